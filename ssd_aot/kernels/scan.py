@@ -1,0 +1,277 @@
+"""The chunked scan with the state in registers: outputs and final states of whole spans.
+
+A program walks the chunks of one span (a sequence, or a segment of one) for one head and one block
+of its columns. Per chunk of tokens, with the decay terms of `decay`:
+
+    y_l = exp2(cum_l) C_l S + sum_{m<=l} exp2(cum_l - u_m) (C_l . B_m) x_m + D x_l
+    S   = exp2(total) S + sum_m w_m x_m B_m^T
+"""
+
+import triton
+import triton.language as tl
+
+from ssd_aot.kernels.spans import find_span, span_begin
+from ssd_aot.kernels.tiles import (
+    load_tile,
+    state_masks,
+    state_pointers,
+    store_tile,
+    to_operand,
+    update_state,
+)
+
+
+@triton.jit
+def prefetch_rows(base, position, last, token_stride, CHUNK: tl.constexpr, BYTES: tl.constexpr):
+    """Ask the L2 cache for the rows of the next chunk, one request a 32-byte sector."""
+    row = tl.minimum(position + tl.arange(0, CHUNK), last).to(tl.int64)[:, None]
+    sector = tl.arange(0, BYTES // 32)[None, :]
+    address = (base + row * token_stride).to(tl.int64) + sector * 32
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [address],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def scan_chunk(
+    state,
+    x,
+    B,
+    C,
+    z,
+    out,
+    terms,
+    plane,
+    position,
+    end,
+    D_head,
+    D_columns,
+    p,
+    n,
+    p_inside,
+    n_inside,
+    x_token,
+    B_token,
+    C_token,
+    z_token,
+    out_token,
+    D_FORM: tl.constexpr,
+    HAS_Z: tl.constexpr,
+    CHUNK: tl.constexpr,
+    P_MASKED: tl.constexpr,
+    N_MASKED: tl.constexpr,
+    ROWS_MASKED: tl.constexpr,
+    STATE_NP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One chunk: writes its outputs, returns the state after it."""
+    token = tl.arange(0, CHUNK)
+    row_inside = (token < end - position)[:, None]
+    start = tl.cast(position, tl.int64)
+    C_tile = load_tile(
+        C + start * C_token + (token[:, None] * C_token + n[None, :]),
+        row_inside, n_inside[None, :], ROWS_MASKED, N_MASKED,
+    )  # fmt: skip
+    B_tile = load_tile(
+        B + start * B_token + (token[:, None] * B_token + n[None, :]),
+        row_inside, n_inside[None, :], ROWS_MASKED, N_MASKED,
+    )  # fmt: skip
+    x_tile = load_tile(
+        x + start * x_token + (token[:, None] * x_token + p[None, :]),
+        row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
+    )  # fmt: skip
+    cum = tl.load(terms + token)
+    u = tl.load(terms + plane + token)
+    w = tl.load(terms + 2 * plane + token)
+    total = tl.load(terms + (CHUNK - 1))
+
+    scores = tl.dot(C_tile, tl.trans(B_tile), input_precision=PRECISION)
+    operand = to_operand(state, C_tile)
+    if not STATE_NP:
+        operand = tl.trans(operand)
+    y = tl.dot(C_tile, operand, input_precision=PRECISION) * tl.exp2(cum)[:, None]
+    weights = tl.exp2(cum[:, None] - u[None, :])
+    scores = scores * tl.where(token[:, None] >= token[None, :], weights, 0.0)
+    if D_FORM == 1:
+        scores += tl.where(token[:, None] == token[None, :], D_head, 0.0)
+    y = tl.dot(to_operand(scores, x_tile), x_tile, acc=y, input_precision=PRECISION)
+    if D_FORM == 2:
+        y += D_columns[None, :] * x_tile.to(tl.float32)
+    if HAS_Z:
+        gate = load_tile(
+            z + start * z_token + (token[:, None] * z_token + p[None, :]),
+            row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
+        ).to(tl.float32)  # fmt: skip
+        y *= gate * tl.sigmoid(gate)
+    store_tile(
+        out + start * out_token + (token[:, None] * out_token + p[None, :]),
+        y.to(out.dtype.element_ty),
+        row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
+    )  # fmt: skip
+    return update_state(state, B_tile, x_tile, w, tl.exp2(total), STATE_NP, PRECISION)
+
+
+@triton.jit
+def scan(
+    x,
+    B,
+    C,
+    D,
+    z,
+    out,
+    decay_terms,
+    initial_states,
+    final_states,
+    final_slots,
+    spans,
+    num_spans,
+    span_tokens,
+    rows,
+    nheads,
+    heads_per_group,
+    spans_stride,
+    has_final_slots,
+    final_slots_stride,
+    x_batch,
+    x_token,
+    x_head,
+    B_batch,
+    B_token,
+    B_group,
+    C_batch,
+    C_token,
+    C_group,
+    z_batch,
+    z_token,
+    z_head,
+    out_batch,
+    out_token,
+    out_head,
+    D_head_stride,
+    initial_slot,
+    initial_head,
+    initial_row,
+    final_slot,
+    final_head,
+    final_row,
+    HEADDIM: tl.constexpr,
+    DSTATE: tl.constexpr,
+    PACKED: tl.constexpr,
+    HAS_INITSTATES: tl.constexpr,
+    HAS_FINAL_STATES: tl.constexpr,
+    D_FORM: tl.constexpr,
+    HAS_Z: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STATE_NP: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Grid (nheads * cdiv(HEADDIM, BLOCK_P), spans), or (…, segments) when SEGMENT is not 0.
+
+    With SEGMENT, program r takes the segment numbered r by `spans`, whose state before its first
+    token is `initial_states[r]`. D_FORM: 0 none, 1 per head, 2 per head and dim.
+    """
+    PARTS: tl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
+    P_MASKED: tl.constexpr = HEADDIM % BLOCK_P != 0
+    N_MASKED: tl.constexpr = DSTATE != BLOCK_N
+    block = tl.program_id(1)
+    if SEGMENT > 0:
+        span = find_span(spans, block, num_spans, spans_stride, span_tokens, PACKED, SEGMENT)
+    else:
+        span = block
+    span_start = span_begin(spans, span, spans_stride, span_tokens, PACKED)
+    begin = span_start
+    end = span_begin(spans, span + 1, spans_stride, span_tokens, PACKED)
+    row = span_start // CHUNK + span
+    if SEGMENT > 0:
+        segment = block - (span_start // SEGMENT + span)
+        begin += segment * SEGMENT
+        row += segment * (SEGMENT // CHUNK)
+        if begin >= end:
+            return
+        end = tl.minimum(end, begin + SEGMENT)
+
+    head = tl.program_id(0) // PARTS
+    first_column = (tl.program_id(0) % PARTS) * BLOCK_P
+    p = first_column + tl.arange(0, BLOCK_P)
+    n = tl.arange(0, BLOCK_N)
+    p_inside = p < HEADDIM
+    n_inside = n < DSTATE
+    group = (head // heads_per_group).to(tl.int64)
+    wide_head = head.to(tl.int64)
+    x += wide_head * x_head
+    B += group * B_group
+    C += group * C_group
+    out += wide_head * out_head
+    if HAS_Z:
+        z += wide_head * z_head
+    if not PACKED:
+        batch = span.to(tl.int64)
+        x += batch * x_batch
+        B += batch * B_batch
+        C += batch * C_batch
+        out += batch * out_batch
+        if HAS_Z:
+            z += batch * z_batch
+        begin -= span_start
+        end -= span_start
+    D_head = 0.0
+    D_columns = p.to(tl.float32)
+    if D_FORM == 1:
+        D_head = tl.load(D + head * D_head_stride).to(tl.float32)
+    if D_FORM == 2:
+        D_columns = tl.load(D + head * D_head_stride + p, mask=p_inside, other=0.0).to(tl.float32)
+
+    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
+    ROW_MASKED: tl.constexpr = N_MASKED if STATE_NP else P_MASKED
+    COLUMN_MASKED: tl.constexpr = P_MASKED if STATE_NP else N_MASKED
+    if HAS_INITSTATES:
+        initial = initial_states + block.to(tl.int64) * initial_slot + wide_head * initial_head
+        state = load_tile(
+            state_pointers(initial, p, n, initial_row, STATE_NP),
+            row_mask, column_mask, ROW_MASKED, COLUMN_MASKED,
+        ).to(tl.float32)  # fmt: skip
+    else:
+        state = tl.zeros((BLOCK_N, BLOCK_P) if STATE_NP else (BLOCK_P, BLOCK_N), tl.float32)
+
+    plane = nheads.to(tl.int64) * rows * CHUNK
+    terms = decay_terms + (wide_head * rows + row) * CHUNK
+    full_end = begin + (end - begin) // CHUNK * CHUNK
+    for position in tl.range(begin, full_end, CHUNK, num_stages=STAGES, disable_licm=True):
+        if PREFETCH:
+            prefetch_rows(
+                x + first_column, position + CHUNK, end - 1, x_token, CHUNK,
+                BLOCK_P * x.dtype.element_ty.primitive_bitwidth // 8,
+            )  # fmt: skip
+        state = scan_chunk(
+            state, x, B, C, z, out, terms, plane, position, end, D_head, D_columns,
+            p, n, p_inside, n_inside, x_token, B_token, C_token, z_token, out_token,
+            D_FORM, HAS_Z, CHUNK, P_MASKED, N_MASKED, False, STATE_NP, PRECISION,
+        )  # fmt: skip
+        terms += CHUNK
+    if full_end < end:
+        state = scan_chunk(
+            state, x, B, C, z, out, terms, plane, full_end, end, D_head, D_columns,
+            p, n, p_inside, n_inside, x_token, B_token, C_token, z_token, out_token,
+            D_FORM, HAS_Z, CHUNK, P_MASKED, N_MASKED, True, STATE_NP, PRECISION,
+        )  # fmt: skip
+
+    if HAS_FINAL_STATES:
+        slot = tl.load(
+            final_slots + span * final_slots_stride, mask=has_final_slots != 0, other=span
+        ).to(tl.int64)
+        final = final_states + slot * final_slot + wide_head * final_head
+        store_tile(
+            state_pointers(final, p, n, final_row, STATE_NP),
+            state.to(final_states.dtype.element_ty),
+            row_mask, column_mask, ROW_MASKED, COLUMN_MASKED,
+        )  # fmt: skip

@@ -1,0 +1,44 @@
+"""What carries a scan out: the loaded bundle, or whoever asks to be handed the calls instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+from ssd_aot.operation import Blocking, Counts, ScanLayout
+
+
+class Executor(Protocol):
+    """Runs or records one scan. `blocking` and the tensors' layout decide the kernels."""
+
+    blocking: Blocking
+
+    def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None: ...
+
+
+_substitutes: list[Executor] = []
+
+
+@contextmanager
+def executing(executor: Executor) -> Iterator[None]:
+    """Hand every scan inside the block to `executor`: how tracing and the tests see the calls."""
+    _substitutes.append(executor)
+    try:
+        yield
+    finally:
+        _substitutes.remove(executor)
+
+
+def current_executor() -> Executor:
+    """The innermost substitute, else the bundle loaded in this process.
+
+    Raises `UsageError` when neither is there.
+    """
+    if _substitutes:
+        return _substitutes[-1]
+    from ssd_aot.runtime.loading import loaded_bundle
+
+    return loaded_bundle()

@@ -1,0 +1,227 @@
+"""`load`: a bundle checked against the devices here, its modules loaded, ready to launch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ssd_aot.bundle.choosing import choose_target
+from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.errors import BundleError, MismatchError, UsageError
+from ssd_aot.launches import Launch
+from ssd_aot.operation import (
+    Blocking,
+    Counts,
+    Form,
+    FormRule,
+    ScanLayout,
+    launch_abi,
+    launches,
+)
+from ssd_aot.runtime import driver
+from ssd_aot.runtime.launcher import LoadedVariant, PreparedScan
+from ssd_aot.runtime.missing import missing_launch
+from ssd_aot.targets import target_for_device
+
+
+class DeviceModules:
+    """The variants of one target on one device; modules load when first wanted."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: driver.Device,
+        target: TargetEntry,
+        models: frozenset[str],
+        tp: int | None,
+    ) -> None:
+        self.device = device
+        self.target = target
+        self.rule = FormRule.for_gpu(target.multiprocessors)
+        self._bundle = bundle
+        self._entries = {
+            entry.launch: entry
+            for entry in bundle.manifest.variants
+            if entry.target == target.name and _serves(entry, models, tp)
+        }
+        self._loaded: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def find(self, launch: Launch) -> LoadedVariant | None:
+        entry = self._entries.get(launch)
+        return None if entry is None else LoadedVariant(entry, self._function(entry))
+
+    def _function(self, entry: VariantEntry) -> int:
+        code = entry.object
+        with self._lock:
+            if code.sha256 not in self._loaded:
+                cubin = self._bundle.read_object(code)
+                with driver.context_of(self.device.index):
+                    self._loaded[code.sha256] = driver.load_function(
+                        cubin, code.function, code.shared_bytes
+                    )
+            return self._loaded[code.sha256]
+
+    def load_all(self) -> None:
+        for entry in self._entries.values():
+            self._function(entry)
+
+
+def _serves(entry: VariantEntry, models: frozenset[str], tp: int | None) -> bool:
+    """Whether some signature that needs the variant is of these models (empty: any) and size."""
+    for signature in entry.signatures:
+        model, size, _ = signature.split("/", 2)
+        if (not models or model in models) and tp in (None, int(size.removeprefix("tp"))):
+            return True
+    return False
+
+
+class LoadedBundle:
+    """A bundle in service: the executor of `ssd_aot.ops` for CUDA tensors."""
+
+    blocking = Blocking()
+
+    def __init__(self, bundle: Bundle, modules: Mapping[int, DeviceModules]) -> None:
+        self.bundle = bundle
+        self._modules = dict(modules)
+        self._prepared: dict[tuple[int, ScanLayout, Form], PreparedScan] = {}
+
+    @property
+    def targets(self) -> dict[int, str]:
+        """The target served on each device, by device index."""
+        return {index: modules.target.name for index, modules in self._modules.items()}
+
+    def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
+        device = tensors["x"].device
+        modules = self._modules.get(device.index) if device.type == "cuda" else None
+        if modules is None:
+            raise UsageError(
+                "the loaded bundle does not serve this device",
+                where="x",
+                found=str(device),
+                wanted=", ".join(f"cuda:{index}" for index in self._modules),
+                mend="move the tensors, or name the device in load(devices=…)",
+            )
+        form = modules.rule.choose(layout, counts)
+        key = (device.index, layout, form)
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self._prepare(modules, layout, form)
+        if torch.cuda.current_device() == device.index:
+            prepared(tensors, counts, torch._C._cuda_getCurrentRawStream(device.index))
+        else:
+            with torch.cuda.device(device.index):
+                prepared(tensors, counts, torch._C._cuda_getCurrentRawStream(device.index))
+
+    def _prepare(self, modules: DeviceModules, layout: ScanLayout, form: Form) -> PreparedScan:
+        variants = []
+        for launch in launches(layout, form):
+            variant = modules.find(launch)
+            if variant is None:
+                raise missing_launch(self.bundle.manifest, modules.target.name, layout, launch)
+            variants.append(variant)
+        return PreparedScan(modules.device.index, layout, form, variants)
+
+
+_loaded: LoadedBundle | None = None
+
+
+def loaded_bundle() -> LoadedBundle:
+    """The bundle that `load` put in service. Raises `UsageError` when there is none."""
+    if _loaded is None:
+        raise UsageError(
+            "no bundle is loaded in this process",
+            where="ssd_aot.ops",
+            found="no call of ssd_aot.load",
+            wanted="a loaded bundle",
+            mend='call ssd_aot.load("dist/NAME") once after the device is set',
+        )
+    return _loaded
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    models: Sequence[str] | None = None,
+    tp: int | None = None,
+    devices: Collection[int] | None = None,
+    warm: bool = False,
+    strict: bool = False,
+    digest: str | None = None,
+    allow_incomplete: bool = False,
+) -> LoadedBundle:
+    """Put a bundle into service for `ssd_aot.ops` in this process.
+
+    `models` and `tp` restrict it to the signatures of those models and that tensor-parallel size
+    (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
+    module is loaded now, else each when first launched. `strict` wants a target measured on this
+    very GPU model: a borrowed one is refused. `digest` pins the bundle.
+
+    Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
+    that is not for this device, launch interface or digest, `UsageError` for models it lacks.
+    """
+    global _loaded
+    bundle = Bundle.open(Path(path))
+    manifest = bundle.manifest
+    if digest is not None and manifest.digest != digest:
+        raise MismatchError("another bundle than the one pinned", where=str(path),
+                            found=manifest.digest, wanted=digest,
+                            mend="ship the pinned bundle, or pin this one")  # fmt: skip
+    if not manifest.complete and not allow_incomplete:
+        raise BundleError("the bundle is incomplete", where=str(path),
+                          found="missing " + ", ".join(manifest.missing),
+                          wanted="every launch of its plan",
+                          mend="rebuild it, or load(allow_incomplete=True)")  # fmt: skip
+    if manifest.launch_abi != launch_abi():
+        raise MismatchError("the bundle was built for another launch interface", where=str(path),
+                            found=manifest.launch_abi, wanted=launch_abi(),
+                            mend="rebuild the bundle with this release of ssd-aot")  # fmt: skip
+    problems = bundle.check_files()
+    if problems:
+        raise BundleError(
+            f"the bundle was changed or is not whole ({len(problems)} problems)",
+            where=str(path),
+            found=str(problems[0]),
+            wanted="the files its manifest lists, unchanged",
+            mend="ship it again, and see `ssd-aot verify`",
+        )
+    wanted = frozenset(_wanted_models(manifest, models, tp))
+    indices = [torch.cuda.current_device()] if devices is None else sorted(devices)
+    modules: dict[int, DeviceModules] = {}
+    for index in indices:
+        device = driver.device(index)
+        known = target_for_device(device.name, device.capability)
+        target, borrowed = choose_target(
+            manifest.targets, device.capability, known.name if known else None
+        )
+        if borrowed and strict:
+            raise MismatchError("the bundle only has choices borrowed from another GPU model",
+                                where=f"cuda:{index}", found=device.name, wanted=target.name,
+                                mend="build for this GPU, or load without strict")  # fmt: skip
+        modules[index] = DeviceModules(bundle, device, target, wanted, tp)
+        if warm:
+            modules[index].load_all()
+    _loaded = LoadedBundle(bundle, modules)
+    return _loaded
+
+
+def _wanted_models(
+    manifest: Manifest, models: Sequence[str] | None, tp: int | None
+) -> tuple[str, ...]:
+    """Model names to restrict to, empty for all."""
+    have = sorted({signature["model"] for _, signature in manifest.signatures})
+    for model in models or ():
+        if model not in have:
+            raise UsageError("the bundle has no such model", where="models", found=model,
+                             wanted=", ".join(have), mend="name one of these, or rebuild")  # fmt: skip
+    sizes = sorted({signature["tp"] for _, signature in manifest.signatures})
+    if tp is not None and tp not in sizes:
+        raise UsageError("the bundle has no such tensor-parallel size", where="tp", found=str(tp),
+                         wanted=", ".join(map(str, sizes)), mend="add it to the spec's tp lists")  # fmt: skip
+    return tuple(models or ())

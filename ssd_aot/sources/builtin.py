@@ -1,0 +1,106 @@
+"""The builtin source: which kernels are its own, and the keys its launcher can ask for."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+from ssd_aot.launches import Launch
+from ssd_aot.operation import FormRule, ScanLayout, launches
+from ssd_aot.signatures import Signature
+
+MODULES = {
+    "decay": "ssd_aot.kernels.decay",
+    "segment_states": "ssd_aot.kernels.segments",
+    "state_passing": "ssd_aot.kernels.segments",
+    "scan": "ssd_aot.kernels.scan",
+}
+
+
+def kernel_reference(kernel: str) -> str:
+    """Where a kernel's Triton function is, as `module:function`."""
+    return f"{MODULES[kernel]}:{kernel}"
+
+
+SOURCE_FOLDERS = ("kernels", "ops", "sources")
+SOURCE_MODULES = ("candidates.py", "launches.py", "operation.py", "tracing.py")
+
+
+def source_hashes() -> tuple[tuple[str, str], ...]:
+    """(module, sha256 of its text) of all that decides the code objects, sorted: the kernels, and
+    what describes, traces and configures their launches."""
+    package = resources.files("ssd_aot")
+    files = {name: package / name for name in SOURCE_MODULES}
+    for folder in SOURCE_FOLDERS:
+        for entry in (package / folder).iterdir():
+            if entry.name.endswith(".py"):
+                files[f"{folder}/{entry.name}"] = entry
+    return tuple(
+        (name, hashlib.sha256(file.read_bytes()).hexdigest())
+        for name, file in sorted(files.items())
+    )
+
+
+def enumerate_launches(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
+    """The launches the launcher can ask for under a signature, from the signature alone.
+
+    Tracing the operations yields the same set; a test holds the two equal.
+    """
+    found: dict[Launch, None] = {}
+    for layout in _layouts(signature):
+        if not layout.chunk_states:
+            found.update(dict.fromkeys(launches(layout, "walk")))
+        if layout.chunk_states or _may_segment(signature, rule):
+            found.update(dict.fromkeys(launches(layout, "segments")))
+    return tuple(found)
+
+
+def _may_segment(signature: Signature, rule: FormRule) -> bool:
+    fewest = signature.num_seqs[0]
+    if fewest * signature.nheads >= rule.walk_programs:
+        return False
+    tokens = signature.max_num_batched_tokens
+    longest = tokens if signature.is_cont_batched else tokens // fewest
+    return longest > rule.walk_tokens
+
+
+def _layouts(signature: Signature) -> tuple[ScanLayout, ...]:
+    s = signature
+    types = {"x": s.dtype, "dt": s.dt_dtype, "A": "fp32", "B": s.dtype, "C": s.dtype}
+    if s.D != "none":
+        types["D"] = s.param_dtype
+    if s.z:
+        types["z"] = s.dtype
+    if s.dt_bias:
+        types["dt_bias"] = s.param_dtype
+    types["out"] = s.dtype
+    if s.has_initstates:
+        types["initial_states"] = s.state_dtype
+    if s.is_cont_batched:
+        types |= {"spans": "i32", "sequences": "i32"}
+    if s.seq_idx:
+        types["seq_idx"] = "i32"
+    final = {"final_states": s.state_dtype}
+    if s.intermediate_states:
+        outputs = [{"chunk_states": s.state_dtype, "last_chunks": "i32"}]
+    elif s.is_cont_batched:
+        outputs = [final]
+    else:
+        outputs = [final, {}]
+    forms: dict[str, int] = {"none": 0, "head": 1, "headdim": 2}
+    return tuple(
+        ScanLayout(
+            nheads=s.nheads,
+            headdim=s.headdim,
+            dstate=s.dstate,
+            ngroups=s.ngroups,
+            types=tuple((types | output).items()),
+            strides=(),
+            aligned=s.layout == "engine" and all(size % 16 == 0 for size in (s.headdim, s.dstate)),
+            packed=s.is_cont_batched,
+            d_form=forms[s.D],  # type: ignore[arg-type]
+            dt_softplus=s.dt_softplus,
+            dt_limit=(0.0, float("inf")),
+        )
+        for output in outputs
+    )
