@@ -15,9 +15,9 @@ from torch import Tensor
 from ssd_aot.launches import Launch
 from ssd_aot.operation import Blocking, Counts, Form, FormRule, ScanLayout, launches
 from ssd_aot.ops.execution import executing
+from ssd_aot.problems import make_problem
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.batches import Batch, batches
-from ssd_aot.sources.calls import call_operations
+from ssd_aot.sources.batches import batches
 
 
 @dataclass
@@ -27,15 +27,13 @@ class Capture:
     rule: FormRule
     blocking: Blocking = field(default_factory=Blocking)
     seen: dict[Launch, None] = field(default_factory=dict)
-    _described: dict[tuple[ScanLayout, Form], tuple[Launch, ...]] = field(default_factory=dict)
+    _described: dict[tuple[ScanLayout, Form], None] = field(default_factory=dict)
 
     def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
         form = self.rule.choose(layout, counts)
-        found = self._described.get((layout, form))
-        if found is None:
-            found = self._described[layout, form] = launches(layout, form)
-        for launch in found:
-            self.seen.setdefault(launch)
+        if (layout, form) not in self._described:
+            self._described[layout, form] = None
+            self.seen.update(dict.fromkeys(launches(layout, form)))
 
 
 def trace(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
@@ -43,10 +41,10 @@ def trace(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
     capture = Capture(rule)
     with executing(capture):
         for batch in batches(signature):
-            trace_batch(signature, batch)
+            problem = make_problem(
+                signature, batch.lengths, device="meta", decode_tokens=batch.decode_tokens
+            )
+            problem.run(final_states=True)
+            if not signature.is_cont_batched:
+                problem.run(final_states=False)
     return tuple(capture.seen)
-
-
-def trace_batch(signature: Signature, batch: Batch) -> None:
-    """Issue the calls of one batch into the current executor."""
-    call_operations(signature, batch)

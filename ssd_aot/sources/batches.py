@@ -10,11 +10,10 @@ from ssd_aot.signatures import Signature
 
 @dataclass(frozen=True)
 class Batch:
-    """`num_seqs` sequences with `tokens` prefill tokens in all, behind `decode_tokens` tokens of
-    running requests that share the projection's and the convolution's rows."""
+    """Sequences of these lengths, behind `decode_tokens` tokens of running requests that share
+    the rows of the projection and the convolution."""
 
-    num_seqs: int
-    tokens: int
+    lengths: tuple[int, ...]
     decode_tokens: int = 0
 
 
@@ -27,8 +26,7 @@ def batches(signature: Signature) -> Iterator[Batch]:
     unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
     low, high = signature.num_seqs
     for num_seqs in sorted({low, min(low + 1, high), high}):
-        fewest = num_seqs * unit
-        most = max(fewest, signature.max_num_batched_tokens // unit * unit)
-        for tokens in sorted({fewest, min(num_seqs * signature.chunk_size, most), most}):
+        longest = max(unit, signature.max_num_batched_tokens // num_seqs // unit * unit)
+        for length in sorted({unit, min(signature.chunk_size, longest), longest}):
             for decode_tokens in (0, 1, 2):
-                yield Batch(num_seqs, tokens, decode_tokens)
+                yield Batch((length,) * num_seqs, decode_tokens)

@@ -1,0 +1,236 @@
+"""Scan problems shaped as serving shapes them: traced on meta tensors, run and judged on real ones.
+
+x, B and C are slices of one convolution output and dt (and z) of one input projection, behind the
+rows of the decode tokens that share the step, so strides and alignments are those an engine's
+mixer passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ssd_aot import ops
+from ssd_aot.reference import ReferenceResult, ssd_reference
+from ssd_aot.signatures import Signature
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+NO_LIMIT = (0.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The caller's chunks as an engine's scheduler makes them: `ends` (chunks + 1,), `last`
+    (sequences,) the index of each sequence's last chunk, `owner` (chunks,) its sequence."""
+
+    ends: Tensor
+    last: Tensor
+    owner: Tensor
+
+
+@dataclass(frozen=True)
+class Results:
+    """`out` as the operation wrote it, packed to (tokens, nheads, headdim), and `states`: final
+    ones (sequences, …), or those after each chunk, or None when none were asked for."""
+
+    out: Tensor
+    states: Tensor | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of one call under a signature; shapes as `ops` documents them."""
+
+    signature: Signature
+    lengths: tuple[int, ...]
+    x: Tensor
+    dt: Tensor
+    A: Tensor
+    B: Tensor
+    C: Tensor
+    D: Tensor | None
+    z: Tensor | None
+    dt_bias: Tensor | None
+    initial_states: Tensor | None
+    seq_idx: Tensor | None
+    cu_seqlens: Tensor
+    chunks: Chunks
+    dt_limit: tuple[float, float] = NO_LIMIT
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        return DTYPES[self.signature.state_dtype]
+
+    def run(self, *, final_states: bool = True) -> Results:
+        """Call the operation that the signature selects, into outputs filled with NaN.
+
+        Packed calls write final states into shuffled slots of a cache. `final_states` matters for
+        batch calls, which can do without.
+        """
+        return self._run_packed() if self.signature.is_cont_batched else self._run_batch(final_states)
+
+    def _run_packed(self) -> Results:
+        s, out = self.signature, _poisoned(self.x.shape, self.x)
+        cache = slots = None
+        if not s.intermediate_states:
+            count = len(self.lengths)
+            cache = _states(s, count + 1, self.x.device)
+            slots = torch.arange(count, 0, -1, dtype=torch.int32, device=self.x.device)
+            _poison(cache)
+        states = ops.mamba_chunk_scan_combined_varlen(
+            self.x, self.dt, self.A, self.B, self.C, s.chunk_size, self.cu_seqlens,
+            self.chunks.ends, self.chunks.last, self.chunks.owner, out, D=self.D, z=self.z,
+            dt_bias=self.dt_bias, initial_states=self.initial_states, dt_softplus=s.dt_softplus,
+            dt_limit=self.dt_limit, return_intermediate_states=s.intermediate_states,
+            state_dtype=self.state_dtype, final_states_out=cache, final_state_indices=slots,
+        )  # fmt: skip
+        if cache is not None and slots is not None:
+            states = cache[slots.long()] if cache.device.type != "meta" else cache
+        return Results(out, states)
+
+    def _run_batch(self, final_states: bool) -> Results:
+        s = self.signature
+        returned = ops.mamba_ssm.mamba_chunk_scan_combined(
+            self.x, self.dt, self.A, self.B, self.C, s.chunk_size, D=self.D, z=self.z,
+            dt_bias=self.dt_bias, initial_states=self.initial_states, seq_idx=self.seq_idx,
+            dt_softplus=s.dt_softplus, dt_limit=self.dt_limit, return_final_states=final_states,
+            state_dtype=self.state_dtype,
+        )  # fmt: skip
+        if isinstance(returned, Tensor):
+            return Results(returned.flatten(0, 1), None)
+        out, states = returned
+        return Results(out.flatten(0, 1), states)
+
+    def reference(self) -> Results:
+        """The float64 recurrence's answer, in the form `run` gives."""
+        keep = self.signature.intermediate_states
+        result = self._recurrence(keep)
+        if keep:
+            assert result.states is not None
+            return Results(result.out, result.states[self.chunks.ends[1:].long() - 1])
+        return Results(result.out, result.final_states)
+
+    def _recurrence(self, keep_states: bool) -> ReferenceResult:
+        packed = [
+            tensor.flatten(0, 1) if tensor is not None and not self.signature.is_cont_batched
+            else tensor
+            for tensor in (self.x, self.dt, self.B, self.C, self.z)
+        ]  # fmt: skip
+        x, dt, B, C, z = packed
+        assert x is not None and dt is not None and B is not None and C is not None
+        return ssd_reference(
+            x, dt, self.A, B, C, list(self.lengths), D=self.D, z=z, dt_bias=self.dt_bias,
+            initial_states=self.initial_states, dt_softplus=self.signature.dt_softplus,
+            dt_limit=self.dt_limit, keep_states=keep_states,
+        )  # fmt: skip
+
+
+def make_problem(
+    signature: Signature,
+    lengths: Sequence[int],
+    *,
+    device: str | torch.device,
+    decode_tokens: int = 0,
+    seed: int = 0,
+    rate: float = 1.0,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+) -> Problem:
+    """A random problem; on the meta device, shapes alone.
+
+    Batch signatures want equal lengths. With `seq_idx` a row's tokens all carry index 0, which
+    leaves the answer that of the plain batch. A is drawn from (-1.5, -0.5) times `rate`.
+    """
+    s, count, tokens = signature, len(lengths), sum(lengths)
+    place = torch.device(device)
+    draw = None if place.type == "meta" else torch.Generator(place).manual_seed(seed)
+
+    def random(*shape: int, dtype: torch.dtype) -> Tensor:
+        if draw is None:
+            return torch.empty(shape, dtype=dtype, device=place)
+        return torch.randn(shape, generator=draw, device=place).to(dtype)
+
+    dtype, parameters = DTYPES[s.dtype], DTYPES[s.param_dtype]
+    inner, state = s.nheads * s.headdim, s.ngroups * s.dstate
+    odd = 1 if s.layout == "unaligned" else 0
+    rows = decode_tokens + tokens
+    convolved = random(rows, inner + 2 * state + odd, dtype=dtype)[decode_tokens:, odd:]
+    projected = random(rows, 2 * inner + 2 * state + s.nheads, dtype=dtype)[decode_tokens:]
+    x, B, C = convolved.split([inner, state, state], dim=-1)
+    dt = projected[:, -s.nheads :]
+    z = projected[:, :inner].unflatten(-1, (s.nheads, s.headdim)) if s.z else None
+    rates = torch.empty(s.nheads, device=place)
+    if draw is not None:
+        rates.uniform_(-1.5 * rate, -0.5 * rate, generator=draw)
+    skip = {"none": None, "head": (s.nheads,), "headdim": (s.nheads, s.headdim)}[s.D]
+    initial = None
+    if s.has_initstates:
+        initial = _states(s, count, place)
+        if draw is not None:
+            initial.copy_(random(*initial.shape, dtype=torch.float32))
+    shaped = {
+        "x": x.unflatten(-1, (s.nheads, s.headdim)),
+        "dt": dt if s.dt_dtype == s.dtype else dt.to(DTYPES[s.dt_dtype]),
+        "B": B.unflatten(-1, (s.ngroups, s.dstate)),
+        "C": C.unflatten(-1, (s.ngroups, s.dstate)),
+        "z": z,
+    }
+    if not s.is_cont_batched:
+        shaped = {
+            name: None if tensor is None else tensor.unflatten(0, (count, -1))
+            for name, tensor in shaped.items()
+        }
+    return Problem(
+        signature=s,
+        lengths=tuple(lengths),
+        A=rates,
+        D=None if skip is None else random(*skip, dtype=parameters),
+        dt_bias=random(s.nheads, dtype=parameters) if s.dt_bias else None,
+        initial_states=initial,
+        seq_idx=_zeros(count, tokens // count, place) if s.seq_idx else None,
+        cu_seqlens=_indices([0, *accumulate(lengths)], place),
+        chunks=_chunks(lengths, s.chunk_size, place),
+        dt_limit=dt_limit,
+        **shaped,  # type: ignore[arg-type]
+    )
+
+
+def _states(signature: Signature, count: int, device: torch.device) -> Tensor:
+    s = signature
+    odd = 1 if s.layout == "unaligned" else 0
+    shape = (count, s.nheads, s.headdim, s.dstate + odd)
+    return torch.empty(shape, dtype=DTYPES[s.state_dtype], device=device)[..., odd:]
+
+
+def _indices(values: Sequence[int], device: torch.device) -> Tensor:
+    if device.type == "meta":
+        return torch.empty(len(values), dtype=torch.int32, device=device)
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def _zeros(rows: int, columns: int, device: torch.device) -> Tensor:
+    return torch.zeros(rows, columns, dtype=torch.int32, device=device)
+
+
+def _chunks(lengths: Sequence[int], chunk_size: int, device: torch.device) -> Chunks:
+    ends, last, owner = [0], [], []
+    for sequence, length in enumerate(lengths):
+        for start in range(0, length, chunk_size):
+            ends.append(ends[-1] + min(chunk_size, length - start))
+            owner.append(sequence)
+        last.append(len(ends) - 2)
+    return Chunks(*(_indices(values, device) for values in (ends, last, owner)))
+
+
+def _poisoned(shape: Sequence[int], like: Tensor) -> Tensor:
+    out = torch.empty(shape, dtype=like.dtype, device=like.device)
+    _poison(out)
+    return out
+
+
+def _poison(tensor: Tensor) -> None:
+    if tensor.device.type != "meta":
+        tensor.fill_(float("nan"))
