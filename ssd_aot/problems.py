@@ -71,7 +71,9 @@ class Problem:
         Packed calls write final states into shuffled slots of a cache. `final_states` matters for
         batch calls, which can do without.
         """
-        return self._run_packed() if self.signature.is_cont_batched else self._run_batch(final_states)
+        return (
+            self._run_packed() if self.signature.is_cont_batched else self._run_batch(final_states)
+        )
 
     def _run_packed(self) -> Results:
         s, out = self.signature, _poisoned(self.x.shape, self.x)

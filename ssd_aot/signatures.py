@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from ssd_aot.errors import SpecError
+
+if TYPE_CHECKING:
+    from ssd_aot.matrix import Point
+    from ssd_aot.spec import Spec
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 
@@ -76,3 +82,59 @@ class Signature:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Signature:
         return cls(**{**data, "num_seqs": tuple(data["num_seqs"])})
+
+
+def expand(spec: Spec) -> tuple[Signature, ...]:
+    """Every signature of a spec, each once, in the order of their ids.
+
+    Nothing here depends on a token count: `max_num_batched_tokens` only bounds what tracing
+    calls. Raises SpecError for a point that cannot be, and where one id would name two signatures.
+    """
+    found: dict[str, Signature] = {}
+    for section in spec.sections:
+        for point in section.points():
+            signature = _signature(point, section.max_num_batched_tokens)
+            known = found.setdefault(signature.id, signature)
+            if known != signature:
+                raise _clash(known, signature, section.place(f"models.{signature.model}"))
+    return tuple(found[key] for key in sorted(found))
+
+
+def notices(spec: Spec) -> tuple[str, ...]:
+    """What expansion changed of what was asked, one sentence each: ranges that were clipped."""
+    points = (point for section in spec.sections for point in section.points())
+    return tuple(dict.fromkeys(point.notice for point in points if point.notice))
+
+
+def _signature(point: Point, max_num_batched_tokens: int) -> Signature:
+    nheads, ngroups = point.model.per_rank(point.tp)
+    values: dict[str, Any] = dict(point.values)
+    for axis in ("dt_dtype", "param_dtype"):
+        if values[axis] == "same":
+            values[axis] = values["dtype"]
+    values["has_initstates"] = values.pop("HAS_INITSTATES")
+    values["is_cont_batched"] = values.pop("IS_CONT_BATCHED")
+    values["num_seqs"] = point.num_seqs
+    return Signature(
+        model=point.model.name,
+        tp=point.tp,
+        nheads=nheads,
+        headdim=point.model.headdim,
+        dstate=point.model.dstate,
+        ngroups=ngroups,
+        conv_kernel=point.model.conv_kernel,
+        max_num_batched_tokens=max_num_batched_tokens,
+        **values,
+    )
+
+
+def _clash(known: Signature, other: Signature, where: str) -> SpecError:
+    old, new = known.to_json(), other.to_json()
+    differ = [name for name in old if old[name] != new[name]]
+    return SpecError(
+        f"two signatures would be {known.id}",
+        where=where,
+        found=", ".join(f"{name} {old[name]} and {new[name]}" for name in differ),
+        wanted="one signature an id",
+        mend="give the specs that share a model the same limits, or build them apart",
+    )

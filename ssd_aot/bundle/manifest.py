@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from ssd_aot.launches import Configuration, Launch
+from ssd_aot.launches import Configuration, Launch, Variant
 
 FORMAT = 1
 """Raised when an older reader could not read a newer manifest rightly."""
+
+
+def object_path(sha256: str) -> str:
+    """Where a bundle keeps the code object with that content."""
+    return f"objects/{sha256}.cubin"
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class CodeObject:
 
     @property
     def path(self) -> str:
-        return f"objects/{self.sha256}.cubin"
+        return object_path(self.sha256)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,15 @@ class VariantEntry:
     object: CodeObject
     tuning: Tuning
     signatures: tuple[str, ...]
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.launch, self.configuration)
+
+    @property
+    def name(self) -> str:
+        """Short and unique within a bundle, for messages."""
+        return f"{self.launch.kernel} for {self.target} [{self.variant.identity[:12]}]"
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,8 @@ class TargetEntry:
 
 @dataclass(frozen=True)
 class Source:
-    """Where launch code and kernels come from; `kernels` maps each kernel to its source's sha256."""
+    """Where launch code and kernels come from; `kernels` pairs each kernel with the sha256 of its
+    source."""
 
     name: str
     version: str
@@ -105,7 +122,8 @@ class Manifest:
     `spec` is the normalised spec as plain JSON values; `signatures` are the expanded signatures in
     their JSON form, keyed by id; `launch_abi` is the hash that the builtin launcher compares;
     `missing` names the launches that a `--keep-going` build could not make (empty: complete);
-    `files` maps every other file of the bundle to (sha256, size in bytes).
+    `files` lists every other file of the bundle as (path, sha256, size in bytes), but for the
+    manifest's own checksum.
     """
 
     spec: dict[str, Any]
@@ -122,3 +140,22 @@ class Manifest:
     @property
     def complete(self) -> bool:
         return not self.missing
+
+    def to_json_text(self) -> str:
+        """The canonical form: equal manifests give equal bytes, in whatever order they list
+        signatures, targets, variants and files. Raises BundleError where the parts disagree."""
+        from ssd_aot.bundle.manifest_json import write_manifest
+
+        return write_manifest(self)
+
+    @classmethod
+    def from_json_text(cls, text: str | bytes, where: str) -> Manifest:
+        """Read strictly; `where` names the file in messages. Raises BundleError with the field."""
+        from ssd_aot.bundle.manifest_reading import read_manifest
+
+        return read_manifest(text, where)
+
+    @cached_property
+    def digest(self) -> str:
+        """The bundle's digest: sha256 of the canonical form."""
+        return hashlib.sha256(self.to_json_text().encode()).hexdigest()

@@ -64,8 +64,7 @@ def sequence_starts(seq_idx, positions, seq_idx_token, inside, HAS_SEQ_IDX: tl.c
             seq_idx + (positions - 1) * seq_idx_token, mask=inside & (positions > 0), other=0
         )
         return inside & (own != previous)
-    else:
-        return positions < 0
+    return positions < 0
 
 
 @triton.jit
@@ -119,7 +118,9 @@ def decay(
     real_head = head < nheads
     inside = token < span_end - begin
     mask = inside[:, None] & real_head[None, :]
-    offset = (position + token).to(tl.int64)[:, None] * dt_token + head.to(tl.int64)[None, :] * dt_head
+    offset = (position + token).to(tl.int64)[:, None] * dt_token + head.to(tl.int64)[
+        None, :
+    ] * dt_head
     raw = tl.load(dt + offset, mask=mask, other=0.0)
     if HAS_DT_BIAS:
         bias = tl.load(dt_bias + head, mask=real_head, other=0.0).to(tl.float32)[None, :]

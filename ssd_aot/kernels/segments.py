@@ -195,7 +195,10 @@ def state_passing(
     p = place // DSTATE
     n = place % DSTATE
     if HAS_CHUNK_STATES:
-        first = tl.load(last_chunks + (sequence - 1) * last_chunks_stride, mask=sequence > 0, other=-1) + 1
+        first = (
+            tl.load(last_chunks + (sequence - 1) * last_chunks_stride, mask=sequence > 0, other=-1)
+            + 1
+        )
         count = tl.load(last_chunks + sequence * last_chunks_stride) + 1 - first
     else:
         start = span_begin(sequences, sequence, sequences_stride, sequence_tokens, PACKED)

@@ -15,12 +15,11 @@ def load_tile(
     """A tile with zeros outside; masks that cannot be false are left out."""
     if ROWS_MASKED and COLUMNS_MASKED:
         return tl.load(pointers, mask=row_inside & column_inside, other=0.0)
-    elif ROWS_MASKED:
+    if ROWS_MASKED:
         return tl.load(pointers, mask=row_inside, other=0.0)
-    elif COLUMNS_MASKED:
+    if COLUMNS_MASKED:
         return tl.load(pointers, mask=column_inside, other=0.0)
-    else:
-        return tl.load(pointers)
+    return tl.load(pointers)
 
 
 @triton.jit
@@ -56,8 +55,7 @@ def state_pointers(base, p, n, row_stride, STATE_NP: tl.constexpr):
     """Pointers to a (headdim, dstate) state with unit stride along dstate, in the tile's order."""
     if STATE_NP:
         return base + p.to(tl.int64)[None, :] * row_stride + n[:, None]
-    else:
-        return base + p.to(tl.int64)[:, None] * row_stride + n[None, :]
+    return base + p.to(tl.int64)[:, None] * row_stride + n[None, :]
 
 
 @triton.jit
@@ -65,8 +63,7 @@ def state_masks(p_inside, n_inside, STATE_NP: tl.constexpr):
     """(row mask, column mask) of a state tile in its order."""
     if STATE_NP:
         return n_inside[:, None], p_inside[None, :]
-    else:
-        return p_inside[:, None], n_inside[None, :]
+    return p_inside[:, None], n_inside[None, :]
 
 
 @triton.jit
@@ -75,5 +72,4 @@ def update_state(state, B_tile, x_tile, w, decay, STATE_NP: tl.constexpr, PRECIS
     weighted = to_operand(x_tile.to(tl.float32) * w[:, None], x_tile)
     if STATE_NP:
         return tl.dot(tl.trans(B_tile), weighted, acc=state * decay, input_precision=PRECISION)
-    else:
-        return tl.dot(tl.trans(weighted), B_tile, acc=state * decay, input_precision=PRECISION)
+    return tl.dot(tl.trans(weighted), B_tile, acc=state * decay, input_precision=PRECISION)

@@ -169,9 +169,9 @@ def load(
     global _loaded
     bundle = Bundle.open(Path(path))
     manifest = bundle.manifest
-    if digest is not None and manifest.digest != digest:
+    if digest is not None and bundle.digest != digest:
         raise MismatchError("another bundle than the one pinned", where=str(path),
-                            found=manifest.digest, wanted=digest,
+                            found=bundle.digest, wanted=digest,
                             mend="ship the pinned bundle, or pin this one")  # fmt: skip
     if not manifest.complete and not allow_incomplete:
         raise BundleError("the bundle is incomplete", where=str(path),
@@ -198,7 +198,7 @@ def load(
         device = driver.device(index)
         known = target_for_device(device.name, device.capability)
         target, borrowed = choose_target(
-            manifest.targets, device.capability, known.name if known else None
+            manifest.targets, device.capability, device.name, known.name if known else None
         )
         if borrowed and strict:
             raise MismatchError("the bundle only has choices borrowed from another GPU model",

@@ -56,7 +56,9 @@ def test_seq_idx_separates_the_sequences_of_a_row(form: Form) -> None:
 def test_the_initial_state_reaches_the_tokens_of_sequence_zero_only(form: Form) -> None:
     p = problem((20, 20))
     assert p.initial_states is not None
-    alone = replace(p, initial_states=p.initial_states * torch.tensor([1.0, 0.0])[:, None, None, None])
+    alone = replace(
+        p, initial_states=p.initial_states * torch.tensor([1.0, 0.0])[:, None, None, None]
+    )
     owner = torch.repeat_interleave(torch.arange(2), 20)[None]
     with executing(Interpreter(form)):
         out = ops.mamba_ssm.mamba_chunk_scan_combined(

@@ -115,9 +115,7 @@ def test_intermediate_states_follow_the_callers_chunks() -> None:
     """Chunks of the caller may be cut anywhere, for example where a cached prefix ends."""
     ends, last, owner = [0, 5, 12, 37, 70, 75], [0, 0, 4], [0, 2, 2, 2, 2]
     chunks = Chunks(*(torch.tensor(v, dtype=torch.int32) for v in (ends, last, owner)))
-    p = replace(
-        problem((5, 0, 70), state_dtype="fp16", intermediate_states=True), chunks=chunks
-    )
+    p = replace(problem((5, 0, 70), state_dtype="fp16", intermediate_states=True), chunks=chunks)
     with executing(Interpreter("segments")):
         found = p.run()
     wanted = p.reference()

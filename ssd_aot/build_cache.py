@@ -1,0 +1,191 @@
+"""The partial store beside a build's output: what is compiled stays compiled if the build dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+import filelock
+
+from ssd_aot.bundle.manifest import CodeObject, Toolchain
+from ssd_aot.errors import BuildError, HostError
+from ssd_aot.launches import Variant, canonical_json
+from ssd_aot.targets import Target
+from ssd_aot.triton_compat import CompiledObject
+
+FORMAT = 1
+"""Part of every key: raised when an entry of an older form could not be read rightly."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No space, no quota, or a file-size limit of the process."""
+_LOCK_WAIT_S = 3.0
+"""The workers of a killed build end within a second or two and may hold its lock until then."""
+
+
+def entry_key(
+    variant: Variant, target: Target, kernel_source_hash: str, toolchain: Toolchain
+) -> str:
+    """sha256 over all that decides a compilation.
+
+    Of the target only the architecture counts, so models of one architecture share their entries;
+    of the toolchain everything but the version string, which its content stands for.
+    """
+    compiler = asdict(toolchain)
+    del compiler["triton_version"]
+    form = {
+        "format": FORMAT,
+        "variant": variant.identity,
+        "arch": target.arch,
+        "kernel": kernel_source_hash,
+        "toolchain": compiler,
+    }
+    return hashlib.sha256(canonical_json(form).encode()).hexdigest()
+
+
+class BuildCache:
+    """The folder `OUT.partial`, held by one build at a time.
+
+    Every entry is one file, written beside its place and renamed, with a hash over its content in
+    the first line: a reader gets a whole entry or none. Raises BuildError when another build
+    holds the folder, HostError when it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._entries = self.folder / "entries"
+        self._lock = filelock.FileLock(self.folder / "lock")
+
+    @classmethod
+    def beside(cls, out: Path) -> BuildCache:
+        """The store of the build that writes `out`."""
+        return cls(out.with_name(out.name + ".partial"))
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for temporary files; what a killed build left there goes with the next."""
+        return self.folder / "scratch"
+
+    def __enter__(self) -> BuildCache:
+        with self._writing(self.folder, 4096):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(timeout=_LOCK_WAIT_S)
+            except filelock.Timeout as error:
+                raise BuildError(
+                    "another build writes here",
+                    where=str(self.folder),
+                    found=f"held by process {self._holder()}",
+                    mend="wait for it to finish, stop it, or build to another folder",
+                ) from error
+            try:
+                self._take()
+            except BaseException:
+                self._lock.release()
+                raise
+        return self
+
+    def _take(self) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir(exist_ok=True)
+        self._entries.mkdir(exist_ok=True)
+        # Beside the lock and not in it: acquiring a lock file empties it.
+        (self.folder / "holder").write_text(f"{os.getpid()}\n")
+
+    def _holder(self) -> str:
+        try:
+            return (self.folder / "holder").read_text().strip() or "unknown"
+        except OSError:
+            return "unknown"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._lock.release()
+
+    def get(self, key: str) -> CompiledObject | None:
+        """The entry, or None where there is none or it is not whole; the latter is removed."""
+        path = self._entries / key
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        entry = _parse(content)
+        if entry is None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return entry
+
+    def put(self, key: str, entry: CompiledObject) -> None:
+        """Raises HostError, with the place and the bytes needed, when there is no room."""
+        facts = canonical_json(asdict(entry.code)).encode()
+        body = facts + b"\n" + entry.cubin
+        content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        temporary = self.scratch / f"{key}.{uuid.uuid4().hex}"
+        with self._writing(self._entries, len(content)):
+            try:
+                temporary.write_bytes(content)
+                temporary.replace(self._entries / key)
+            finally:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Removes the whole folder; the build that holds it is done with it."""
+        self._lock.release()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self, place: Path, needed_bytes: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise write_error(error, place, needed_bytes) from error
+
+
+def write_error(error: OSError, place: Path, needed_bytes: int) -> HostError:
+    """A failed write as the error of a host that lacks room, or permission."""
+    if error.errno not in NO_ROOM:
+        return HostError(
+            "the build cannot write here",
+            where=str(place),
+            found=error.strerror or str(error),
+            mend="choose another folder with --out, or make this one writable",
+        )
+    try:
+        free = f"{shutil.disk_usage(place).free} bytes free on the file system"
+    except OSError:
+        free = "unknown room"
+    return HostError(
+        "no room left for the build",
+        where=str(place),
+        found=f"{error.strerror} ({free})",
+        wanted=f"{needed_bytes} bytes for the next file" if needed_bytes else "",
+        mend="free space or raise the quota and run again: what is compiled is kept",
+    )
+
+
+def _parse(content: bytes) -> CompiledObject | None:
+    stated, _, body = content.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != stated:
+        return None
+    facts, _, cubin = body.partition(b"\n")
+    try:
+        values = json.loads(facts)
+        parameters = tuple((name, kind) for name, kind in values.pop("parameters"))
+        return CompiledObject(cubin, CodeObject(**values, parameters=parameters))
+    except (ValueError, TypeError, KeyError):
+        return None

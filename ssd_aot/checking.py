@@ -1,0 +1,84 @@
+"""`ssd-aot verify`: the plan derived anew, the host and GPU here, and the bundle held to them."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+
+from ssd_aot.bundle.choosing import DeviceFacts
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.completeness import RequiredPlan
+from ssd_aot.errors import BundleError, HostError, SsdAotError
+from ssd_aot.findings import Finding, Report
+from ssd_aot.runtime import driver
+from ssd_aot.spec import Spec, load_spec, resolve_spec
+from ssd_aot.targets import target, target_for_device
+from ssd_aot.verifying import HostFacts, verify
+
+
+def check_bundle(
+    path: str,
+    *,
+    specs: Sequence[str] = (),
+    gpu: str | None = None,
+    digest: str | None = None,
+    run: bool = False,
+) -> Report:
+    """Everything `verify` can check here about the bundle at `path`.
+
+    The plan is derived from `specs`, else from the spec inside the bundle. With `run`, every
+    signature is executed on the GPU here; without a GPU that is a `HostError`.
+    """
+    try:
+        bundle = Bundle.open(path)
+    except BundleError as error:
+        return Report.refused(path, error)
+    spec = load_spec([resolve_spec(name) for name in specs]) if specs else None
+    device = _device()
+    host = HostFacts(sysconfig.get_platform(), sysconfig.get_config_var("SOABI") or "")
+    report = verify(
+        bundle,
+        required=_required(bundle, spec),
+        device=device,
+        host=host,
+        gpu=target(gpu).name if gpu else None,
+        digest=digest,
+    )
+    return Report(report.bundle, report.digest, (*report.findings, *_run(bundle, report, run)))
+
+
+def _required(bundle: Bundle, spec: Spec | None) -> RequiredPlan:
+    """The plan of a spec, by default the bundle's own, for the bundle's targets."""
+    from ssd_aot.plan import make_plan
+
+    manifest = bundle.manifest
+    wanted = Spec.from_normalised(manifest.spec) if spec is None else spec
+    return make_plan(wanted, [target(entry.name) for entry in manifest.targets]).required()
+
+
+def _device() -> DeviceFacts | None:
+    """The first GPU here, or None on a host without one."""
+    try:
+        found = driver.device(0)
+    except SsdAotError:
+        return None
+    known = target_for_device(found.name, found.capability)
+    return DeviceFacts(found.name, found.capability, known.name if known else None)
+
+
+def _run(bundle: Bundle, report: Report, run: bool) -> Sequence[Finding]:
+    if not run:
+        return [Finding("not checked", "results", "signatures were not run (--run)")]
+    if not report.passed:
+        return [Finding("not checked", "results", "not run: the checks above failed")]
+    if _device() is None:
+        raise HostError(
+            "running signatures needs a CUDA GPU",
+            where="--run",
+            found="no GPU on this host",
+            wanted="a GPU that the bundle serves",
+            mend="run this on the target GPU, or leave --run out",
+        )
+    from ssd_aot.running import run_signatures
+
+    return list(run_signatures(bundle))

@@ -1,0 +1,146 @@
+"""Signatures times source: the launches a bundle must hold, each with its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ssd_aot.candidates import candidates
+from ssd_aot.completeness import RequiredLaunch, RequiredPlan
+from ssd_aot.errors import SpecError
+from ssd_aot.launches import Configuration, Launch
+from ssd_aot.operation import FormRule
+from ssd_aot.signatures import Signature, expand
+from ssd_aot.spec import Spec
+from ssd_aot.targets import Target
+from ssd_aot.tracing import trace
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """A launch required on one target: its candidates, the preferred first, and the ids of the
+    signatures that need it."""
+
+    launch: Launch
+    target: Target
+    candidates: tuple[Configuration, ...]
+    signatures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.launch} on {self.target.name}, needed by {', '.join(self.signatures)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build has to make."""
+
+    signatures: tuple[Signature, ...]
+    launches: tuple[PlannedLaunch, ...]
+
+    @property
+    def variants(self) -> int:
+        """Code objects in the bundle: one configuration a launch and target."""
+        return len(self.launches)
+
+    def required(self) -> RequiredPlan:
+        """What `verify` holds a bundle against."""
+        return RequiredPlan(
+            launches=tuple(
+                RequiredLaunch(planned.launch, planned.signatures, (planned.target.name,))
+                for planned in self.launches
+            ),
+            signatures={signature.id: signature.to_json() for signature in self.signatures},
+        )
+
+    def render(self) -> str:
+        """For a terminal: what is needed of each kernel on each target, and each launch's reasons."""
+        lines = [f"{len(self.signatures)} signatures need {self.variants} variants"]
+        for planned in self.launches:
+            launch = planned.launch
+            values = " ".join(f"{name}={value}" for name, value in launch.constexprs)
+            types = " ".join(
+                f"{a.name}:{a.spelled()}" for a in launch.arguments if a.type[0] == "*"
+            )
+            lines.append(f"{planned.target.name} {launch.kernel} {values}")
+            lines.append(f"    {types}")
+            first, more = planned.signatures[0], len(planned.signatures) - 1
+            lines.append(f"    for {first}" + (f" and {more} more" if more else ""))
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "signatures": [{"id": s.id, **s.to_json()} for s in self.signatures],
+            "launches": [
+                {
+                    "target": planned.target.name,
+                    "kernel": planned.launch.kernel,
+                    "constexprs": dict(planned.launch.constexprs),
+                    "arguments": {a.name: a.spelled() for a in planned.launch.arguments},
+                    "options": dict(planned.launch.options),
+                    "candidates": [c.to_json() for c in planned.candidates],
+                    "signatures": list(planned.signatures),
+                }
+                for planned in self.launches
+            ],
+            "variants": self.variants,
+        }
+
+
+def make_plan(spec: Spec, targets: Sequence[Target]) -> Plan:
+    """Trace every signature of the spec for every target and merge equal launches.
+
+    Raises `SpecError` for a pin that names no kernel of the plan or matches no candidate.
+    """
+    signatures = expand(spec)
+    launches = [planned for target in targets for planned in _plan_target(spec, signatures, target)]
+    _check_pins(spec, launches)
+    return Plan(signatures, tuple(launches))
+
+
+def _plan_target(
+    spec: Spec, signatures: Sequence[Signature], target: Target
+) -> list[PlannedLaunch]:
+    rule = FormRule.for_gpu(target.multiprocessors)
+    traced: dict[Signature, tuple[Launch, ...]] = {}
+    needed: dict[Launch, list[str]] = {}
+    for signature in signatures:
+        # Names and the convolution's width reach no launch: models of one geometry share a trace.
+        bare = replace(signature, model="", tp=1, conv_kernel=0)
+        if bare not in traced:
+            traced[bare] = trace(bare, rule)
+        for launch in traced[bare]:
+            needed.setdefault(launch, []).append(signature.id)
+    return [
+        PlannedLaunch(launch, target, _pinned(spec, launch, target), tuple(ids))
+        for launch, ids in sorted(needed.items(), key=lambda item: str(item[0]))
+    ]
+
+
+def _pinned(spec: Spec, launch: Launch, target: Target) -> tuple[Configuration, ...]:
+    """The candidates that a pin of the launch's kernel leaves. Raises `SpecError` for none."""
+    every = candidates(launch, target)
+    pin = spec.pinned(launch.kernel)
+    left = tuple(c for c in every if all(c.to_json().get(k) == v for k, v in pin.items()))
+    if not left:
+        raise SpecError(
+            "the pin matches no candidate",
+            where=spec.place(f"pin.{launch.kernel}"),
+            found=", ".join(f"{name}={value}" for name, value in pin.items()),
+            wanted="one of: " + "; ".join(str(c) for c in every),
+            mend="pin values that one candidate has, or drop the pin",
+        )
+    return left
+
+
+def _check_pins(spec: Spec, launches: Sequence[PlannedLaunch]) -> None:
+    kernels = sorted({planned.launch.kernel for planned in launches})
+    for kernel, _ in spec.pin:
+        if kernel not in kernels:
+            raise SpecError(
+                "the pin names no kernel of the plan",
+                where=spec.place(f"pin.{kernel}"),
+                found=kernel,
+                wanted=", ".join(kernels),
+                mend="name one of these kernels",
+            )

@@ -1,0 +1,133 @@
+"""Every signature of a bundle, executed on the GPU here and judged by the float64 recurrence."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.findings import Finding
+from ssd_aot.problems import Problem, Results, make_problem
+from ssd_aot.runtime.loading import load
+from ssd_aot.signatures import Signature
+
+TOLERANCE = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 5e-5}
+"""Largest relative error, norm of the difference over norm of the reference. The weights of the
+masked product, the state as an operand and the output are each rounded to the input dtype, whose
+half unit is 2**-9 for bf16 and 2**-12 for fp16: three such roundings, independent and spread evenly
+over a unit, come to 0.6 units in norm. fp32 products are taken in three tf32 passes, near 1e-6 each
+over sums of some hundred terms."""
+
+LONGEST_TOKENS = 700
+"""Long enough for two segments and eleven chunks; the reference steps through every token."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One problem's outcome: relative errors of outputs and states, and what was wrong if so."""
+
+    out_error: float
+    state_error: float
+    wrong: str = ""
+
+
+def run_signatures(bundle: Bundle, *, device: int = 0) -> Iterator[Finding]:
+    """Load the bundle on `device` and run each of its signatures on fresh random inputs.
+
+    Each runs twice into outputs filled with NaN and must give the same bits; a sequence change
+    inside a chunk, odd lengths, an empty sequence where several are allowed, and an odd number of
+    decode tokens before the views are among the lengths. One finding a failed signature, and one
+    with the largest errors of those that passed.
+    """
+    load(bundle.path, devices=[device], warm=True)
+    worst: dict[str, Judgement] = {}
+    passed = 0
+    for identity, fields in bundle.manifest.signatures:
+        signature = Signature.from_json(fields)
+        for seed, lengths in enumerate(lengths_of(signature)):
+            judgement = judge(signature, lengths, device, seed)
+            if judgement.wrong:
+                yield Finding(
+                    "failed", "results", f"{identity}, lengths {lengths}",
+                    judgement.wrong, f"within {TOLERANCE[signature.dtype]:g}, the same twice",
+                    "tune or rebuild for this GPU, and report the configuration",
+                )  # fmt: skip
+                break
+            before = worst.get(signature.dtype, Judgement(0.0, 0.0))
+            worst[signature.dtype] = Judgement(
+                max(before.out_error, judgement.out_error),
+                max(before.state_error, judgement.state_error),
+            )
+        else:
+            passed += 1
+    errors = ", ".join(
+        f"{dtype}: outputs {j.out_error:.1e}, states {j.state_error:.1e}"
+        for dtype, j in sorted(worst.items())
+    )
+    name = torch.cuda.get_device_name(device)
+    total = len(bundle.manifest.signatures)
+    status = "ok" if passed == total else "failed"
+    yield Finding(
+        status, "results",
+        f"{passed} of {total} signatures right on {name}; largest relative errors: {errors}",
+    )  # fmt: skip
+
+
+def lengths_of(signature: Signature) -> list[tuple[int, ...]]:
+    """Sequence lengths that reach every form and every edge the signature allows."""
+    draw = random.Random(signature.id)
+    low, high = signature.num_seqs
+    unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
+    few, many = low, min(high, max(low, 5))
+
+    def lengths(count: int, longest: int) -> tuple[int, ...]:
+        drawn = [max(unit, draw.randint(1, longest) // unit * unit) for _ in range(count)]
+        drawn[-1] = max(unit, longest // unit * unit)
+        if not signature.is_cont_batched:
+            drawn = [drawn[-1]] * count
+        elif count > 2 and unit == 1 and not signature.intermediate_states:
+            drawn[1] = 0
+        return tuple(drawn)
+
+    return [lengths(few, LONGEST_TOKENS), lengths(many, 67), lengths(many, LONGEST_TOKENS - 3)]
+
+
+def judge(signature: Signature, lengths: tuple[int, ...], device: int, seed: int) -> Judgement:
+    """Run one problem twice and compare it with the reference."""
+    problem = make_problem(
+        signature, lengths, device=torch.device("cuda", device), decode_tokens=seed, seed=seed
+    )
+    wanted = problem.reference()
+    first, second = problem.run(), problem.run()
+    return judge_results(problem, wanted, first, second)
+
+
+def judge_results(problem: Problem, wanted: Results, first: Results, second: Results) -> Judgement:
+    """Errors of `first` against `wanted`, and whether `second` has the same bits."""
+    out_error = relative_error(first.out, wanted.out)
+    state_error = 0.0
+    same = torch.equal(first.out, second.out)
+    if first.states is not None and wanted.states is not None:
+        assert second.states is not None
+        state_error = relative_error(first.states, wanted.states)
+        same = same and torch.equal(first.states, second.states)
+    s = problem.signature
+    wrong = []
+    # Written so that a NaN, from a wrong result or an element never written, counts as wrong.
+    if not out_error <= TOLERANCE[s.dtype]:
+        wrong.append(f"outputs off by {out_error:.1e}")
+    if not state_error <= max(TOLERANCE[s.dtype], TOLERANCE[s.state_dtype]):
+        wrong.append(f"states off by {state_error:.1e}")
+    if not same and not wrong:
+        wrong.append("other bits at the second run")
+    return Judgement(out_error, state_error, "; ".join(wrong))
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> float:
+    """Norm of the difference over norm of the reference; NaN where anything is NaN."""
+    scale = wanted.norm().clamp_min(1e-30)
+    return float((found.double() - wanted).norm() / scale)
