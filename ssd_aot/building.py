@@ -120,7 +120,7 @@ def build(
         fresh=rounds.fresh,
         reused=rounds.reused,
         compile_s=rounds.seconds,
-        dropped=tuple(map(str, rounds.dropped)),
+        dropped=tuple(map(_dropped, rounds.dropped)),
         failures=failures,
     )
 
@@ -210,6 +210,14 @@ def _compile_first_fitting(
             else:
                 rounds.reasons[planned] = _none_fits(planned, rounds.dropped)
     return rounds
+
+
+def _dropped(found: DoesNotFit) -> str:
+    variant = found.task.variant
+    return (
+        f"{variant.launch.kernel} [{variant.configuration}] needs {found.needs_bytes} bytes of "
+        f"shared memory, {found.task.target.name} allows {found.limit_bytes}"
+    )
 
 
 def _none_fits(planned: PlannedLaunch, dropped: Sequence[DoesNotFit]) -> str:

@@ -82,8 +82,10 @@ class Launch:
         )
 
     def __str__(self) -> str:
+        """Everything of it but the scalars without a class, which tell no two launches apart."""
         values = ", ".join(f"{name}={value}" for name, value in self.constexprs)
-        classes = ", ".join(f"{a.name}: {a.spelled()}" for a in self.arguments)
+        telling = [a for a in self.arguments if a.type.startswith("*") or a.specialisation]
+        classes = ", ".join(f"{a.name}: {a.spelled()}" for a in telling)
         return f"{self.kernel}[{values}]({classes})"
 
 

@@ -28,7 +28,9 @@ class PlannedLaunch:
     signatures: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.launch} on {self.target.name}, needed by {', '.join(self.signatures)}"
+        more = len(self.signatures) - 1
+        others = f" and {more} more" if more else ""
+        return f"{self.launch} on {self.target.name}, needed by {self.signatures[0]}{others}"
 
 
 @dataclass(frozen=True)

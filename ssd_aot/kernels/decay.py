@@ -64,7 +64,8 @@ def sequence_starts(seq_idx, positions, seq_idx_token, inside, HAS_SEQ_IDX: tl.c
             seq_idx + (positions - 1) * seq_idx_token, mask=inside & (positions > 0), other=0
         )
         return inside & (own != previous)
-    return positions < 0
+    else:
+        return positions < 0
 
 
 @triton.jit

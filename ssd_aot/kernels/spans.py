@@ -16,7 +16,8 @@ def span_begin(spans, span, spans_stride, span_tokens, PACKED: tl.constexpr):
     """First token of a span in the packed order."""
     if PACKED:
         return tl.load(spans + span * spans_stride)
-    return span * span_tokens
+    else:
+        return span * span_tokens
 
 
 @triton.jit

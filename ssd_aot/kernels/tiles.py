@@ -15,11 +15,12 @@ def load_tile(
     """A tile with zeros outside; masks that cannot be false are left out."""
     if ROWS_MASKED and COLUMNS_MASKED:
         return tl.load(pointers, mask=row_inside & column_inside, other=0.0)
-    if ROWS_MASKED:
+    elif ROWS_MASKED:
         return tl.load(pointers, mask=row_inside, other=0.0)
-    if COLUMNS_MASKED:
+    elif COLUMNS_MASKED:
         return tl.load(pointers, mask=column_inside, other=0.0)
-    return tl.load(pointers)
+    else:
+        return tl.load(pointers)
 
 
 @triton.jit
@@ -55,7 +56,8 @@ def state_pointers(base, p, n, row_stride, STATE_NP: tl.constexpr):
     """Pointers to a (headdim, dstate) state with unit stride along dstate, in the tile's order."""
     if STATE_NP:
         return base + p.to(tl.int64)[None, :] * row_stride + n[:, None]
-    return base + p.to(tl.int64)[:, None] * row_stride + n[None, :]
+    else:
+        return base + p.to(tl.int64)[:, None] * row_stride + n[None, :]
 
 
 @triton.jit
@@ -63,7 +65,8 @@ def state_masks(p_inside, n_inside, STATE_NP: tl.constexpr):
     """(row mask, column mask) of a state tile in its order."""
     if STATE_NP:
         return n_inside[:, None], p_inside[None, :]
-    return p_inside[:, None], n_inside[None, :]
+    else:
+        return p_inside[:, None], n_inside[None, :]
 
 
 @triton.jit
@@ -72,4 +75,5 @@ def update_state(state, B_tile, x_tile, w, decay, STATE_NP: tl.constexpr, PRECIS
     weighted = to_operand(x_tile.to(tl.float32) * w[:, None], x_tile)
     if STATE_NP:
         return tl.dot(tl.trans(B_tile), weighted, acc=state * decay, input_precision=PRECISION)
-    return tl.dot(tl.trans(weighted), B_tile, acc=state * decay, input_precision=PRECISION)
+    else:
+        return tl.dot(tl.trans(weighted), B_tile, acc=state * decay, input_precision=PRECISION)
