@@ -10,6 +10,7 @@ from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
 from ssd_aot.errors import BundleError, HostError, SsdAotError
 from ssd_aot.findings import Finding, Report
+from ssd_aot.progress import ProgressPrinter
 from ssd_aot.runtime import driver
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import target, target_for_device
@@ -81,4 +82,4 @@ def _run(bundle: Bundle, report: Report, run: bool) -> Sequence[Finding]:
         )
     from ssd_aot.running import run_signatures
 
-    return list(run_signatures(bundle))
+    return list(run_signatures(bundle, on_progress=ProgressPrinter()))

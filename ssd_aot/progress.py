@@ -20,9 +20,10 @@ class Progress:
     failed: int
     elapsed_s: float
     remaining_s: float | None
+    verb: str = "compiled"
 
     def __str__(self) -> str:
-        parts = [f"compiled {self.done}/{self.total}"]
+        parts = [f"{self.verb} {self.done}/{self.total}"]
         if self.failed:
             parts.append(f"{self.failed} failed")
         parts.append(f"elapsed {_clock(self.elapsed_s)}")

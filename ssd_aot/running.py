@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.findings import Finding
 from ssd_aot.problems import Problem, Results, make_problem
+from ssd_aot.progress import Progress
 from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
 
@@ -35,7 +37,9 @@ class Judgement:
     wrong: str = ""
 
 
-def run_signatures(bundle: Bundle, *, device: int = 0) -> Iterator[Finding]:
+def run_signatures(
+    bundle: Bundle, *, device: int = 0, on_progress: Callable[[Progress], None] | None = None
+) -> Iterator[Finding]:
     """Load the bundle on `device` and run each of its signatures on fresh random inputs.
 
     Each runs twice into outputs filled with NaN and must give the same bits; a sequence change
@@ -46,7 +50,9 @@ def run_signatures(bundle: Bundle, *, device: int = 0) -> Iterator[Finding]:
     load(bundle.path, devices=[device], warm=True)
     worst: dict[str, Judgement] = {}
     passed = 0
-    for identity, fields in bundle.manifest.signatures:
+    total = len(bundle.manifest.signatures)
+    began = time.monotonic()
+    for done, (identity, fields) in enumerate(bundle.manifest.signatures, 1):
         signature = Signature.from_json(fields)
         for seed, lengths in enumerate(lengths_of(signature)):
             judgement = judge(signature, lengths, device, seed)
@@ -64,12 +70,15 @@ def run_signatures(bundle: Bundle, *, device: int = 0) -> Iterator[Finding]:
             )
         else:
             passed += 1
+        if on_progress is not None:
+            elapsed = time.monotonic() - began
+            remaining = elapsed / done * (total - done)
+            on_progress(Progress(done, total, done - passed, elapsed, remaining, "ran"))
     errors = ", ".join(
         f"{dtype}: outputs {j.out_error:.1e}, states {j.state_error:.1e}"
         for dtype, j in sorted(worst.items())
     )
     name = torch.cuda.get_device_name(device)
-    total = len(bundle.manifest.signatures)
     status = "ok" if passed == total else "failed"
     yield Finding(
         status, "results",
@@ -78,22 +87,23 @@ def run_signatures(bundle: Bundle, *, device: int = 0) -> Iterator[Finding]:
 
 
 def lengths_of(signature: Signature) -> list[tuple[int, ...]]:
-    """Sequence lengths that reach every form and every edge the signature allows."""
+    """Sequence lengths that reach every form and every edge the signature allows: few sequences,
+    one of them of several segments; some within a chunk or two; some of a few chunks."""
     draw = random.Random(signature.id)
     low, high = signature.num_seqs
     unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
-    few, many = low, min(high, max(low, 5))
 
     def lengths(count: int, longest: int) -> tuple[int, ...]:
-        drawn = [max(unit, draw.randint(1, longest) // unit * unit) for _ in range(count)]
+        drawn = [max(unit, draw.randint(1, longest // 8) // unit * unit) for _ in range(count)]
         drawn[-1] = max(unit, longest // unit * unit)
         if not signature.is_cont_batched:
             drawn = [drawn[-1]] * count
-        elif count > 2 and unit == 1 and not signature.intermediate_states:
+        elif count > 2 and unit == 1:
             drawn[1] = 0
         return tuple(drawn)
 
-    return [lengths(few, LONGEST_TOKENS), lengths(many, 67), lengths(many, LONGEST_TOKENS - 3)]
+    many = min(high, max(low, 5))
+    return [lengths(low, LONGEST_TOKENS), lengths(many, 67), lengths(many, 200)]
 
 
 def judge(signature: Signature, lengths: tuple[int, ...], device: int, seed: int) -> Judgement:

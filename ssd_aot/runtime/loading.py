@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -167,7 +166,7 @@ def load(
     that is not for this device, launch interface or digest, `UsageError` for models it lacks.
     """
     global _loaded
-    bundle = Bundle.open(Path(path))
+    bundle = Bundle.open(path)
     manifest = bundle.manifest
     if digest is not None and bundle.digest != digest:
         raise MismatchError("another bundle than the one pinned", where=str(path),

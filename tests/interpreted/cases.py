@@ -35,11 +35,10 @@ def problem(
     }  # fmt: skip
     small |= fields
     same = {"dt_dtype": small["dtype"], "param_dtype": small["dtype"]}
-    made = make_problem(
+    return make_problem(
         signature(**(same | small)), lengths, device="cpu", decode_tokens=1, seed=seed,
         rate=rate, dt_limit=dt_limit,
     )  # fmt: skip
-    return made
 
 
 def part(whole: Problem, tokens: slice, initial_states: Tensor | None) -> Problem:

@@ -31,12 +31,15 @@ MODULES = {
 }
 
 
+SMALL = Blocking(chunk=16, segment=32)
+
+
 @dataclass
 class Interpreter:
     """Runs `form` with small tiles; workspaces are filled with NaN first."""
 
     form: Form
-    blocking: Blocking = Blocking(16, 32)
+    blocking: Blocking = SMALL
     block_p: int = 16
     block_n: int = 16
     state_np: bool = False
