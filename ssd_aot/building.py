@@ -12,7 +12,7 @@ import ssd_aot
 from ssd_aot.build_cache import BuildCache
 from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, VariantEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.bundle.writer import BundleWriter
+from ssd_aot.bundle.writer import BundleWriter, check_destination
 from ssd_aot.compiling import Compiled, CompileTask, DoesNotFit, compile_all
 from ssd_aot.errors import BuildError, BundleError
 from ssd_aot.launches import Variant
@@ -21,7 +21,7 @@ from ssd_aot.progress import Progress
 from ssd_aot.sources.builtin import kernel_reference, source_hashes
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
-from ssd_aot.triton_compat import toolchain
+from ssd_aot.triton_compat import check_ptxas, toolchain
 
 if TYPE_CHECKING:
     from ssd_aot.plan import Plan, PlannedLaunch
@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 WEIGHTS = {"scan": 3.0, "segment_states": 2.0, "decay": 1.0, "state_passing": 1.0}
 """How long the kernels compile, relative to one another: the longest start first."""
 
+SHOWN_FAILURES = 5
+"""How many failed launches an error spells out; the others mostly share their reasons."""
+
 
 @dataclass(frozen=True)
 class BuildReport:
     """What a build did. `fresh` compilations ran, `reused` came from an earlier, unfinished build;
-    `unchanged` means that the bundle was there already and nothing ran."""
+    `unchanged` means that the bundle was there already and nothing ran. `reproducible` is false
+    where this host kept ptxas from choosing the same registers each time."""
 
     path: Path
     manifest: Manifest
@@ -43,6 +47,7 @@ class BuildReport:
     dropped: tuple[str, ...]
     failures: tuple[str, ...]
     unchanged: bool = False
+    reproducible: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +55,7 @@ class BuildReport:
             "digest": self.manifest.digest,
             "complete": self.manifest.complete,
             "unchanged": self.unchanged,
+            "reproducible": self.reproducible,
             "signatures": len(self.manifest.signatures),
             "variants": len(self.manifest.variants),
             "bytes": sum(size for _, _, size in self.manifest.files),
@@ -92,11 +98,16 @@ def build(
     """Build the bundle of `spec` for `targets` at `out`.
 
     Raises `BuildError` when a required launch has no candidate that compiles and fits, unless
-    `keep_going`: then the bundle is written, marked incomplete, and names what is missing.
+    `keep_going`: then the bundle is written, marked incomplete, and names what is missing. Raises
+    `UsageError` for an `out` that is there and no bundle, `HostError` for a ptxas that does not
+    know a target, both before anything is compiled or written.
     """
+    place, out = out, check_destination(out)
     present = _present(spec, targets, out)
     if present is not None:
-        return BuildReport(out, present, 0, 0, 0.0, (), (), unchanged=True)
+        return BuildReport(place, present, 0, 0, 0.0, (), (), unchanged=True)
+    for target in targets:
+        check_ptxas(target)
     # Imported here: tracing needs torch, which a build with nothing to do can spare.
     from ssd_aot.plan import make_plan
 
@@ -107,22 +118,29 @@ def build(
         if failures and not keep_going:
             raise BuildError(
                 f"{len(failures)} of {plan.variants} launches could not be built",
-                where=str(out),
-                found="\n".join(failures),
+                where=str(place),
+                found=_first(failures),
                 wanted="a candidate of each that compiles and fits its target",
                 mend="mend what is named, drop the signatures, or build with --keep-going",
             )
         manifest = _write(spec, targets, plan, rounds, out)
         cache.discard()
     return BuildReport(
-        path=out,
+        path=place,
         manifest=manifest,
         fresh=rounds.fresh,
         reused=rounds.reused,
         compile_s=rounds.seconds,
-        dropped=tuple(map(_dropped, rounds.dropped)),
+        dropped=_dropped(rounds.dropped),
         failures=failures,
+        reproducible=rounds.reproducible,
     )
+
+
+def _first(failures: Sequence[str]) -> str:
+    more = len(failures) - SHOWN_FAILURES
+    shown = [*failures[:SHOWN_FAILURES], *([f"and {more} more"] if more > 0 else [])]
+    return "\n          ".join(shown)
 
 
 def _present(spec: Spec, targets: Sequence[Target], out: Path) -> Manifest | None:
@@ -156,6 +174,7 @@ class _Rounds:
     fresh: int = 0
     reused: int = 0
     seconds: float = 0.0
+    reproducible: bool = True
 
     def failures(self) -> tuple[str, ...]:
         return tuple(f"{planned}: {reason}" for planned, reason in self.reasons.items())
@@ -191,6 +210,7 @@ def _compile_first_fitting(
         rounds.fresh += result.fresh
         rounds.reused += result.reused
         rounds.seconds += result.elapsed_s
+        rounds.reproducible = rounds.reproducible and (result.reproducible or not result.fresh)
         done = {compiled.task.order: compiled for compiled in result.compiled}
         unfit = {found.task.order: found for found in result.unfit}
         failed = {failure.task.order: failure for failure in result.failures}
@@ -212,11 +232,16 @@ def _compile_first_fitting(
     return rounds
 
 
-def _dropped(found: DoesNotFit) -> str:
-    variant = found.task.variant
-    return (
-        f"{variant.launch.kernel} [{variant.configuration}] needs {found.needs_bytes} bytes of "
-        f"shared memory, {found.task.target.name} allows {found.limit_bytes}"
+def _dropped(unfit: Sequence[DoesNotFit]) -> tuple[str, ...]:
+    """One sentence for each kernel and target that lost candidates."""
+    needs: dict[tuple[str, str, int], list[int]] = {}
+    for found in unfit:
+        key = found.task.variant.launch.kernel, found.task.target.name, found.limit_bytes
+        needs.setdefault(key, []).append(found.needs_bytes)
+    return tuple(
+        f"{len(sizes)} candidates of {kernel} for {target}: they need {min(sizes)} to {max(sizes)} "
+        f"bytes of shared memory, the target allows {limit}"
+        for (kernel, target, limit), sizes in sorted(needs.items())
     )
 
 

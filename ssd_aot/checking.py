@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from ssd_aot.bundle.choosing import DeviceFacts
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
-from ssd_aot.errors import BundleError, HostError, SsdAotError
+from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
 from ssd_aot.findings import Finding, Report
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.runtime import driver
+from ssd_aot.sources import AVAILABLE, require_source
 from ssd_aot.spec import Spec, load_spec, resolve_spec
-from ssd_aot.targets import target, target_for_device
+from ssd_aot.targets import Target, target, target_for_device
 from ssd_aot.verifying import HostFacts, verify
 
 
@@ -27,19 +28,25 @@ def check_bundle(
 ) -> Report:
     """Everything `verify` can check here about the bundle at `path`.
 
-    The plan is derived from `specs`, else from the spec inside the bundle. With `run`, every
-    signature is executed on the GPU here; without a GPU that is a `HostError`.
+    The plan is derived from `specs`, else from the spec inside the bundle where its source is at
+    hand. With `run`, every signature is executed on the GPU here.
+
+    Raises `SpecError` for a spec that cannot be used, `HostError` when the given spec's source is
+    not here or `run` finds no GPU.
     """
+    spec = load_spec([resolve_spec(name) for name in specs]) if specs else None
+    if spec is not None:
+        require_source(spec.source, spec.place("source"))
     try:
         bundle = Bundle.open(path)
+        required = _own_plan(bundle) if spec is None else _plan(spec, bundle)
     except BundleError as error:
         return Report.refused(path, error)
-    spec = load_spec([resolve_spec(name) for name in specs]) if specs else None
     device = _device()
     host = HostFacts(sysconfig.get_platform(), sysconfig.get_config_var("SOABI") or "")
     report = verify(
         bundle,
-        required=_required(bundle, spec),
+        required=required,
         device=device,
         host=host,
         gpu=target(gpu).name if gpu else None,
@@ -48,13 +55,31 @@ def check_bundle(
     return Report(report.bundle, report.digest, (*report.findings, *_run(bundle, report, run)))
 
 
-def _required(bundle: Bundle, spec: Spec | None) -> RequiredPlan:
-    """The plan of a spec, by default the bundle's own, for the bundle's targets."""
+def _own_plan(bundle: Bundle) -> RequiredPlan | None:
+    """The plan of the bundle's own spec, None where its source is not here to derive it from."""
+    if bundle.manifest.source.name not in AVAILABLE:
+        return None
+    try:
+        return _plan(Spec.from_normalised(bundle.manifest.spec), bundle)
+    except SpecError as error:
+        raise BundleError(
+            "the spec in the bundle cannot be used",
+            where=str(bundle.path),
+            found=str(error),
+            mend="build it anew with this release",
+        ) from error
+
+
+def _plan(spec: Spec, bundle: Bundle) -> RequiredPlan:
+    """The plan of a spec for the bundle's targets, with the facts that its launches go by."""
+    # Imported here: tracing needs torch, which a bundle that cannot be read can spare.
     from ssd_aot.plan import make_plan
 
-    manifest = bundle.manifest
-    wanted = Spec.from_normalised(manifest.spec) if spec is None else spec
-    return make_plan(wanted, [target(entry.name) for entry in manifest.targets]).required()
+    targets = [
+        Target(t.name, t.arch, t.capability, t.shared_bytes_optin, t.multiprocessors)
+        for t in bundle.manifest.targets
+    ]
+    return make_plan(spec, targets).required()
 
 
 def _device() -> DeviceFacts | None:

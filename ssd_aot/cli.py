@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ import ssd_aot
 from ssd_aot.errors import SsdAotError, UsageError
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target
+
+SHOWN_FAILURES = 5
+NOT_REPRODUCIBLE = """\
+note: this host does not let a program switch address randomisation off, so another build of code
+      for sm_100 and later may choose other registers and have another digest
+      mend: allow the system call personality, in a container with a seccomp profile that has it
+      or --security-opt seccomp=unconfined"""
+INTERRUPTED = 130
+"""What shells report for a program that Ctrl-C ended: 128 and the number of SIGINT."""
 
 
 class Commands(click.Group):
@@ -26,6 +36,9 @@ class Commands(click.Group):
         except SsdAotError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted; a build that is run again continues", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,11 +67,14 @@ def selection(command: Any) -> Any:
 def read_selection(
     gpus: Sequence[str], specs: Sequence[str], source: str | None
 ) -> tuple[Spec, tuple[Target, ...]]:
+    from ssd_aot.sources import require_source
+
     spec = load_spec([resolve_spec(name) for name in specs or ("default",)])
-    wanted = source or spec.source
-    if wanted != "builtin":
-        raise UsageError("this source is not available", where="--source" if source else "source",
-                         found=wanted, wanted="builtin", mend="build the builtin kernels")  # fmt: skip
+    if source is None:
+        require_source(spec.source, spec.place("source"))
+    else:
+        require_source(source, "--source")
+        spec = replace(spec, source=source)
     names = gpus or spec.targets
     if not names:
         raise UsageError("no target GPU", where="--gpu", found="none", wanted="a GPU name",
@@ -99,8 +115,12 @@ def build(
     )  # fmt: skip
     for dropped in report.dropped:
         click.echo(f"dropped: {dropped}", err=True)
-    for failure in report.failures:
+    for failure in report.failures[:SHOWN_FAILURES]:
         click.echo(f"failed: {failure}", err=True)
+    if len(report.failures) > SHOWN_FAILURES:
+        click.echo(f"failed: and {len(report.failures) - SHOWN_FAILURES} more", err=True)
+    if not report.reproducible:
+        click.echo(NOT_REPRODUCIBLE, err=True)
     click.echo(json.dumps(report.to_json()) if as_json else str(report))
     if report.failures:
         sys.exit(1)
@@ -171,10 +191,13 @@ def spec(config: Path, name: str | None) -> None:
     from ssd_aot.models import spec_from_config
 
     try:
-        values = json.loads(config.read_text())
-    except json.JSONDecodeError as error:
-        raise UsageError("the model config is not JSON", where=f"{config}:{error.lineno}",
-                         found=error.msg, wanted="a config.json", mend="pass the file of the model") from error  # fmt: skip
+        values = json.loads(config.read_text(encoding="utf-8"))
+        problem = "" if isinstance(values, dict) else type(values).__name__
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise UsageError("the model config is not a JSON object", where=str(config), found=problem,
+                         wanted="a config.json", mend="pass the file of the model")  # fmt: skip
     click.echo(spec_from_config(values, name or config.resolve().parent.name), nl=False)
 
 

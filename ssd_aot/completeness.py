@@ -88,6 +88,11 @@ def _differing_signatures(manifest: Manifest, required: RequiredPlan) -> Iterato
                 )
 
 
+def _first(signatures: tuple[str, ...], shown: int = 3) -> str:
+    more = len(signatures) - shown
+    return ", ".join(signatures[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
 def _missing_launches(manifest: Manifest, required: RequiredPlan) -> Iterator[Finding]:
     have = {(entry.target, entry.launch.identity) for entry in manifest.variants}
     every = tuple(target.name for target in manifest.targets)
@@ -98,7 +103,7 @@ def _missing_launches(manifest: Manifest, required: RequiredPlan) -> Iterator[Fi
                     "failed",
                     "completeness",
                     f"a launch of {need.launch.kernel} is missing for {target}, needed by "
-                    + ", ".join(need.signatures),
+                    + _first(need.signatures),
                     "no variant of it",
                     str(need.launch),
                     f"{_REBUILD} and --gpu {target}",

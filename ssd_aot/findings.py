@@ -88,10 +88,5 @@ class Report:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=head,
-        subsequent_indent="  ",
-        break_on_hyphens=False,
-    )
+    # Not as an initial indent: a path that fits the second line alone would be broken for the first.
+    return textwrap.wrap(head + text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from ssd_aot.launches import Argument, Configuration, Constant, Launch, canonical_json
 
@@ -65,6 +66,14 @@ SEGMENT_BINDING: Mapping[str, str] = {
     "initial_row": "states_row",
 }
 
+# Spans are sequences, but where they are the caller's chunks; there state_passing counts chunks by
+# their last ones and reads no offsets.
+SEQUENCE_BINDING: Mapping[str, str] = {
+    "sequences": "spans",
+    "sequences_stride": "spans_stride",
+    "sequence_tokens": "span_tokens",
+}
+
 WIDE_SUFFIXES = ("_batch", "_slot")
 """Strides that are 64-bit arguments: one slot or one batch row may lie past 2**31 elements."""
 
@@ -73,7 +82,16 @@ VECTORISED = ("x", "B", "C", "out", "initial_states", "final_states", "chunk_sta
 
 WORKSPACES = ("decay_terms", "states", "segment_decay")
 
-INDEX_POINTERS = ("seq_idx", "spans", "sequences", "last_chunks", "final_slots")
+TENSORS = (
+    "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "seq_idx", "spans", "last_chunks", "out",
+    "initial_states", "final_states", "final_slots", "chunk_states",
+)  # fmt: skip
+"""Every tensor a call can have, in the order in which calls pass them on."""
+
+COUNT_NAMES = ("num_spans", "span_tokens", "rows")
+"""Scalar arguments that change with the counts."""
+
+INDEX_POINTERS = ("seq_idx", "spans", "last_chunks", "final_slots")
 
 
 @dataclass(frozen=True)
@@ -109,8 +127,7 @@ class FormRule:
         return "walk" if counts.longest <= self.walk_tokens else "segments"
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What changes from call to call: `tokens` in all, `spans` (sequences, or the caller's chunks
     when their states are wanted), `sequences`, and `span_tokens` a span in batch layout, else 0."""
 
@@ -154,11 +171,12 @@ class ScanLayout:
     def has(self, tensor: str) -> bool:
         return any(name == tensor for name, _ in self.types)
 
-    @property
+    @cached_property
     def chunk_states(self) -> bool:
+        """Whether the states after the caller's chunks are wanted."""
         return self.has("chunk_states")
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         return dict(self.types)["x"]
 
@@ -223,8 +241,10 @@ CONSTEXPRS: Mapping[str, tuple[str, ...]] = {
 
 def bindings(kernel: str, form: Form) -> dict[str, str]:
     """Which value of the call each parameter takes, by name."""
-    special: Mapping[str, str] = {"sequence_tokens": "span_tokens"}
-    if kernel == "scan" and form == "segments":
+    special: Mapping[str, str] = {}
+    if kernel == "state_passing":
+        special = SEQUENCE_BINDING
+    elif kernel == "scan" and form == "segments":
         special = SEGMENT_BINDING
     return {name: special.get(name, name) for name in PARAMETERS[kernel]}
 
@@ -281,7 +301,7 @@ def static_values(layout: ScanLayout) -> dict[str, int | float]:
 
 
 def count_values(layout: ScanLayout, counts: Counts) -> dict[str, int]:
-    """Scalar values that change with the counts."""
+    """Scalar values that change with the counts, those of `COUNT_NAMES`."""
     return {
         "num_spans": counts.spans,
         "span_tokens": counts.span_tokens,
@@ -296,8 +316,7 @@ def segments(layout: ScanLayout, counts: Counts) -> int:
 
 def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     """Bytes of each workspace of one call, in the order they are laid out."""
-    rows = counts.rows(layout.blocking.chunk)
-    sizes = {"decay_terms": 3 * layout.nheads * rows * layout.blocking.chunk * 4}
+    sizes = {"decay_terms": counts.rows(layout.blocking.chunk) * decay_bytes(layout)}
     if form == "segments":
         cells = segments(layout, counts) * layout.nheads
         sizes["states"] = cells * layout.headdim * layout.dstate * 4
@@ -305,20 +324,43 @@ def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     return sizes
 
 
+def decay_bytes(layout: ScanLayout) -> int:
+    """Bytes of the three planes of decay terms for one chunk of all heads."""
+    return 3 * layout.nheads * layout.blocking.chunk * 4
+
+
+Extent = int | Literal["rows", "spans", "segments", "sequences"]
+
+
+def grid_shape(
+    kernel: str, layout: ScanLayout, form: Form, configuration: Configuration
+) -> tuple[Extent, Extent, Extent]:
+    """Programs along x, y and z; the one extent that counts decide is named."""
+    chosen = dict(configuration.constexprs)
+    if kernel == "decay":
+        return "rows", _divide(layout.nheads, _whole(chosen["BLOCK_H"])), 1
+    if kernel == "state_passing":
+        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
+        return blocks, layout.nheads, "sequences"
+    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
+    return layout.nheads * parts, "spans" if form == "walk" else "segments", 1
+
+
 def grid(
     kernel: str, layout: ScanLayout, counts: Counts, form: Form, configuration: Configuration
 ) -> tuple[int, int, int]:
-    """Programs along x, y and z."""
-    chosen = dict(configuration.constexprs)
-    if kernel == "decay":
-        heads = _divide(layout.nheads, _whole(chosen["BLOCK_H"]))
-        return counts.rows(layout.blocking.chunk), heads, 1
-    if kernel == "state_passing":
-        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
-        return blocks, layout.nheads, counts.sequences
-    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
-    spans = counts.spans if form == "walk" else segments(layout, counts)
-    return layout.nheads * parts, spans, 1
+    """`grid_shape` with the counts filled in."""
+    extents = {
+        "rows": counts.rows(layout.blocking.chunk),
+        "spans": counts.spans,
+        "segments": segments(layout, counts),
+        "sequences": counts.sequences,
+    }
+    x, y, z = (
+        extent if isinstance(extent, int) else extents[extent]
+        for extent in grid_shape(kernel, layout, form, configuration)
+    )
+    return x, y, z
 
 
 def launch_abi() -> str:
@@ -327,7 +369,7 @@ def launch_abi() -> str:
     agreed = {
         "parameters": PARAMETERS,
         "constexprs": CONSTEXPRS,
-        "binding": SEGMENT_BINDING,
+        "bindings": [SEQUENCE_BINDING, SEGMENT_BINDING],
         "workspaces": WORKSPACES,
         "wide": WIDE_SUFFIXES,
         "layout": 1,

@@ -56,7 +56,7 @@ class Plan:
         )
 
     def render(self) -> str:
-        """For a terminal: what is needed of each kernel on each target, and each launch's reasons."""
+        """For a terminal: every launch with its key and the signatures that need it."""
         lines = [f"{len(self.signatures)} signatures need {self.variants} variants"]
         for planned in self.launches:
             launch = planned.launch

@@ -140,15 +140,16 @@ def make_problem(
     seed: int = 0,
     rate: float = 1.0,
     dt_limit: tuple[float, float] = NO_LIMIT,
+    fill: bool = True,
 ) -> Problem:
-    """A random problem; on the meta device, shapes alone.
+    """A random problem; on the meta device, or without `fill`, shapes alone.
 
     Batch signatures want equal lengths. With `seq_idx` a row's tokens all carry index 0, which
     leaves the answer that of the plain batch. A is drawn from (-1.5, -0.5) times `rate`.
     """
     s, count, tokens = signature, len(lengths), sum(lengths)
     place = torch.device(device)
-    draw = None if place.type == "meta" else torch.Generator(place).manual_seed(seed)
+    draw = None if place.type == "meta" or not fill else torch.Generator(place).manual_seed(seed)
 
     def random(*shape: int, dtype: torch.dtype) -> Tensor:
         if draw is None:
@@ -161,9 +162,9 @@ def make_problem(
     rows = decode_tokens + tokens
     convolved = random(rows, inner + 2 * state + odd, dtype=dtype)[decode_tokens:, odd:]
     projected = random(rows, 2 * inner + 2 * state + s.nheads, dtype=dtype)[decode_tokens:]
-    x, B, C = convolved.split([inner, state, state], dim=-1)
+    x, B, C = torch.split(convolved, [inner, state, state], dim=-1)
     dt = projected[:, -s.nheads :]
-    z = projected[:, :inner].unflatten(-1, (s.nheads, s.headdim)) if s.z else None
+    z = torch.unflatten(projected[:, :inner], -1, (s.nheads, s.headdim)) if s.z else None
     rates = torch.empty(s.nheads, device=place)
     if draw is not None:
         rates.uniform_(-1.5 * rate, -0.5 * rate, generator=draw)
@@ -174,15 +175,15 @@ def make_problem(
         if draw is not None:
             initial.copy_(random(*initial.shape, dtype=torch.float32))
     shaped = {
-        "x": x.unflatten(-1, (s.nheads, s.headdim)),
+        "x": torch.unflatten(x, -1, (s.nheads, s.headdim)),
         "dt": dt if s.dt_dtype == s.dtype else dt.to(DTYPES[s.dt_dtype]),
-        "B": B.unflatten(-1, (s.ngroups, s.dstate)),
-        "C": C.unflatten(-1, (s.ngroups, s.dstate)),
+        "B": torch.unflatten(B, -1, (s.ngroups, s.dstate)),
+        "C": torch.unflatten(C, -1, (s.ngroups, s.dstate)),
         "z": z,
     }
     if not s.is_cont_batched:
         shaped = {
-            name: None if tensor is None else tensor.unflatten(0, (count, -1))
+            name: None if tensor is None else torch.unflatten(tensor, 0, (count, -1))
             for name, tensor in shaped.items()
         }
     return Problem(

@@ -79,9 +79,8 @@ def run_signatures(
         for dtype, j in sorted(worst.items())
     )
     name = torch.cuda.get_device_name(device)
-    status = "ok" if passed == total else "failed"
     yield Finding(
-        status, "results",
+        "ok" if passed == total else "failed", "results",
         f"{passed} of {total} signatures right on {name}; largest relative errors: {errors}",
     )  # fmt: skip
 

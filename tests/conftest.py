@@ -1,6 +1,36 @@
 """Builders shared by the tests live beside this file and are imported by name."""
 
+import shutil
 import sys
 from pathlib import Path
 
+import filelock
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def three_targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of the tiny spec for sm_90, sm_100 and sm_103, as the command line builds it; all
+    the session's processes share it and leave it as it is."""
+    from command_line import TINY, ssd_aot
+
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if base.name.startswith("popen") else base
+    place = folder / "shared" / "h200+b200+b300"
+    with filelock.FileLock(folder / "shared.lock"):
+        if not place.exists():
+            place.parent.mkdir(exist_ok=True)
+            spec = place.parent / "tiny.yaml"
+            spec.write_text(TINY)
+            gpus = [option for name in ("h200", "b200", "b300") for option in ("--gpu", name)]
+            result = ssd_aot("build", *gpus, "--spec", spec, "--out", place)
+            assert result.exit_code == 0, result.output
+    return place
+
+
+@pytest.fixture
+def bundle_copy(three_targets: Path, tmp_path: Path) -> Path:
+    """A copy of `three_targets` that a test may damage."""
+    return Path(shutil.copytree(three_targets, tmp_path / "copy"))

@@ -1,7 +1,8 @@
 """The public SSD operations, with the engines' own signatures, on the builtin kernels.
 
 `mamba_chunk_scan_combined_varlen` as vLLM calls it; `mamba_ssm.mamba_chunk_scan_combined` and
-`tensorrt_llm.mamba_chunk_scan_combined` as those two call it. All are forward only.
+`tensorrt_llm.mamba_chunk_scan_combined` as those two call it; `prepare` for the packed form bound
+once per layer. All are forward only.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ from torch import Tensor
 
 from ssd_aot.errors import UsageError
 from ssd_aot.ops import mamba_ssm, tensorrt_llm
+from ssd_aot.ops.prepared import PreparedLayer, prepare
 from ssd_aot.ops.scan import new_states, scan
 
-__all__ = ["mamba_chunk_scan_combined_varlen", "mamba_ssm", "tensorrt_llm"]
+__all__ = [
+    "PreparedLayer",
+    "mamba_chunk_scan_combined_varlen",
+    "mamba_ssm",
+    "prepare",
+    "tensorrt_llm",
+]
 
 
 def mamba_chunk_scan_combined_varlen(
@@ -81,17 +89,12 @@ def mamba_chunk_scan_combined_varlen(
         chunk_states = new_states(x, cu_chunk_seqlens.shape[0] - 1, B.shape[-1], dtype)
     elif final_states_out is None:
         final_states = new_states(x, sequences, B.shape[-1], dtype)
+    intermediate = return_intermediate_states
     scan(
-        {
-            "x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias,
-            "out": out, "initial_states": initial_states,
-            "final_states": final_states if final_states_out is None else final_states_out,
-            "final_slots": final_state_indices,
-            "chunk_states": chunk_states,
-            "spans": cu_chunk_seqlens if return_intermediate_states else cu_seqlens,
-            "sequences": cu_seqlens,
-            "last_chunks": last_chunk_indices if return_intermediate_states else None,
-        },
-        chunk_size, dt_softplus, dt_limit,
+        x, dt, A, B, C, D, z, dt_bias, None,
+        cu_chunk_seqlens if intermediate else cu_seqlens,
+        last_chunk_indices if intermediate else None, out, initial_states,
+        final_states if final_states_out is None else final_states_out, final_state_indices,
+        chunk_states, chunk_size, dt_softplus, dt_limit,
     )  # fmt: skip
-    return chunk_states if return_intermediate_states else final_states
+    return chunk_states if intermediate else final_states

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot.errors import UsageError
-from ssd_aot.operation import VECTORISED, Blocking, Counts, ScanLayout
+from ssd_aot.operation import VECTORISED, WIDE_SUFFIXES, Blocking, Counts, ScanLayout
 
 TYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.bfloat16: "bf16",
@@ -42,7 +42,7 @@ def check_tensors(tensors: Mapping[str, Tensor], chunk_size: int) -> None:
     lead, (nheads, headdim) = tuple(x.shape[:-2]), x.shape[-2:]
     ngroups, dstate = B.shape[-2:]
     spans = tensors["spans"].shape[0] - 1 if "spans" in tensors else lead[0]
-    sequences = tensors["sequences"].shape[0] - 1 if "sequences" in tensors else spans
+    sequences = tensors["last_chunks"].shape[0] if "last_chunks" in tensors else spans
     shapes: dict[str, tuple[int, ...]] = {
         "dt": (*lead, nheads),
         "A": (nheads,),
@@ -69,9 +69,10 @@ def check_tensors(tensors: Mapping[str, Tensor], chunk_size: int) -> None:
     if "final_states" in tensors:
         found = tuple(tensors["final_states"].shape)
         check(found[1:] == (nheads, headdim, dstate), "final_states_out", "wrong shape", found,
-              f"(slots, {nheads}, {headdim}, {dstate})", "pass the state cache of this layer")  # fmt: skip
+              f"(slots, {nheads}, {headdim}, {dstate})", "pass this layer's state cache")  # fmt: skip
     check(ngroups > 0 and nheads % ngroups == 0, "B", "groups do not divide heads",
-          f"{ngroups} groups, {nheads} heads", "nheads % ngroups == 0", "check the rank's split")  # fmt: skip
+          f"{ngroups} groups, {nheads} heads", "nheads % ngroups == 0",
+          "check the rank's split")  # fmt: skip
     for where, size, (low, high) in (
         ("headdim", headdim, HEADDIM_RANGE),
         ("dstate", dstate, DSTATE_RANGE),
@@ -136,9 +137,10 @@ def layout_of(
         d_form = 1 if tensors["D"].dim() == 1 else 2
     strides = _strides(tensors)
     for name, stride in strides.items():
-        if name.endswith("_token"):
-            check(abs(stride) <= MAX_TOKEN_STRIDE, name, "stride between tokens is too large",
-                  stride, f"at most {MAX_TOKEN_STRIDE} elements", "make the tensor contiguous")  # fmt: skip
+        if not name.endswith(WIDE_SUFFIXES):
+            limit = MAX_TOKEN_STRIDE if name.endswith("_token") else 2**31 - 1
+            check(abs(stride) <= limit, name, "stride is too large", stride,
+                  f"at most {limit} elements", "make the tensor contiguous")  # fmt: skip
     return ScanLayout(
         nheads=x.shape[-2],
         headdim=x.shape[-1],
@@ -172,7 +174,7 @@ def _strides(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     put("seq_idx", "seq_idx", {"batch": -2, "token": -1})
     for prefix, name in (("initial", "initial_states"), ("final", "final_states")):
         put(prefix, name, {"slot": -4, "head": -3, "row": -2})
-    for name in ("spans", "sequences", "last_chunks", "final_slots"):
+    for name in ("spans", "last_chunks", "final_slots"):
         strides[f"{name}_stride"] = tensors[name].stride(0) if name in tensors else 0
     strides["D_head_stride"] = tensors["D"].stride(0) if "D" in tensors else 0
     return strides
@@ -193,5 +195,5 @@ def counts_of(tensors: Mapping[str, Tensor]) -> Counts:
     if len(shape) == 4:
         return Counts(shape[0] * shape[1], shape[0], shape[0], shape[1])
     spans = tensors["spans"].shape[0] - 1
-    sequences = tensors["sequences"].shape[0] - 1 if "sequences" in tensors else spans
+    sequences = tensors["last_chunks"].shape[0] if "last_chunks" in tensors else spans
     return Counts(shape[0], spans, sequences)

@@ -42,12 +42,8 @@ def scan_batch(
     if not return_varlen_states:
         states = new_states(x, x.shape[0], B.shape[-1], dtype) if wants_states else None
         scan(
-            {
-                "x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias,
-                "out": out, "initial_states": initial_states, "final_states": states,
-                "seq_idx": seq_idx,
-            },
-            chunk_size, dt_softplus, dt_limit,
+            x, dt, A, B, C, D, z, dt_bias, seq_idx, None, None, out, initial_states,
+            states, None, None, chunk_size, dt_softplus, dt_limit,
         )  # fmt: skip
         return states, None
     if cu_seqlens is None or x.shape[0] != 1:
@@ -60,12 +56,8 @@ def scan_batch(
         )
     states = new_states(x, cu_seqlens.shape[0] - 1, B.shape[-1], dtype)
     scan(
-        {
-            "x": x[0], "dt": dt[0], "A": A, "B": B[0], "C": C[0], "D": D,
-            "z": None if z is None else z[0], "dt_bias": dt_bias, "out": out[0],
-            "initial_states": initial_states, "final_states": states,
-            "spans": cu_seqlens, "sequences": cu_seqlens,
-        },
-        chunk_size, dt_softplus, dt_limit,
+        x[0], dt[0], A, B[0], C[0], D, None if z is None else z[0], dt_bias, None, cu_seqlens,
+        None, out[0], initial_states, states, None, None, chunk_size, dt_softplus,
+        dt_limit,
     )  # fmt: skip
     return states[-1:], states

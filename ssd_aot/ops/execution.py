@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -19,6 +19,20 @@ class Executor(Protocol):
     def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None: ...
 
 
+@runtime_checkable
+class Recalling(Protocol):
+    """An executor that can skip the checks for calls like one that it has run."""
+
+    def remember(
+        self,
+        given: tuple[Tensor | None, ...],
+        layout: ScanLayout,
+        chunk_size: int,
+        dt_softplus: bool,
+        dt_limit: tuple[float, float],
+    ) -> None: ...
+
+
 _substitutes: list[Executor] = []
 
 
@@ -30,6 +44,11 @@ def executing(executor: Executor) -> Iterator[None]:
         yield
     finally:
         _substitutes.remove(executor)
+
+
+def substituted() -> bool:
+    """Whether some `executing` block stands in for the loaded bundle."""
+    return bool(_substitutes)
 
 
 def current_executor() -> Executor:

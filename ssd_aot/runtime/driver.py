@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ssd_aot.errors import HostError, SsdAotError
 
@@ -95,6 +96,14 @@ def call(name: str, *arguments: object) -> None:
     """Call a driver function by name; a status other than 0 raises `DriverError`."""
     library = driver()
     check(getattr(library, name)(*arguments), name, library)
+
+
+@cache
+def launch_kernel() -> Any:
+    """cuLaunchKernelEx, called with the interpreter's lock held: it returns in 3 us, and giving
+    the lock up and taking it back costs more than it frees."""
+    driver()
+    return ctypes.PyDLL("libcuda.so.1").cuLaunchKernelEx
 
 
 def device(index: int) -> Device:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,9 +24,13 @@ from ssd_aot.operation import (
     launch_abi,
     launches,
 )
+from ssd_aot.ops import recall
 from ssd_aot.runtime import driver
-from ssd_aot.runtime.launcher import LoadedVariant, PreparedScan
+from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.missing import missing_launch
+from ssd_aot.runtime.warming import warm_up
+from ssd_aot.runtime.workspaces import Workspaces
+from ssd_aot.signatures import Signature
 from ssd_aot.targets import target_for_device
 
 
@@ -43,6 +48,7 @@ class DeviceModules:
         self.device = device
         self.target = target
         self.rule = FormRule.for_gpu(target.multiprocessors)
+        self.queue = DeviceQueue(device.index, threading.Lock(), Workspaces(device.index))
         self._bundle = bundle
         self._entries = {
             entry.launch: entry
@@ -97,7 +103,38 @@ class LoadedBundle:
         return {index: modules.target.name for index, modules in self._modules.items()}
 
     def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
-        device = tensors["x"].device
+        """Launch one scan on the tensors' device and its current stream."""
+        modules = self._of(tensors["x"].device)
+        index = modules.device.index
+        prepared = self.prepare(index, layout, modules.rule.choose(layout, counts))
+        addresses = [tensor.data_ptr() for tensor in tensors.values()]
+        with torch.cuda.device(index):
+            prepared(addresses, counts, torch._C._cuda_getCurrentRawStream(index))
+
+    def remember(
+        self,
+        given: tuple[Tensor | None, ...],
+        layout: ScanLayout,
+        chunk_size: int,
+        dt_softplus: bool,
+        dt_limit: tuple[float, float],
+    ) -> None:
+        """Let calls like this one go straight to their launches (see `ops.recall`)."""
+        assert given[0] is not None
+        modules = self._of(given[0].device)
+        index = modules.device.index
+        prepare = partial(self.prepare, index, layout)
+        call = recall.RememberedCall(given, layout, modules.rule, index, prepare)
+        recall.remember(call, given, chunk_size, dt_softplus, dt_limit)
+
+    def bare_launches(
+        self, device: int, layout: ScanLayout, counts: Counts
+    ) -> tuple[tuple[Callable[..., int], tuple[object, ...]], ...]:
+        """The driver calls of the last such scan alone (see `PreparedScan.bare_launches`)."""
+        form = self._modules[device].rule.choose(layout, counts)
+        return self.prepare(device, layout, form).bare_launches()
+
+    def _of(self, device: torch.device) -> DeviceModules:
         modules = self._modules.get(device.index) if device.type == "cuda" else None
         if modules is None:
             raise UsageError(
@@ -107,25 +144,25 @@ class LoadedBundle:
                 wanted=", ".join(f"cuda:{index}" for index in self._modules),
                 mend="move the tensors, or name the device in load(devices=…)",
             )
-        form = modules.rule.choose(layout, counts)
-        key = (device.index, layout, form)
-        prepared = self._prepared.get(key)
-        if prepared is None:
-            prepared = self._prepared[key] = self._prepare(modules, layout, form)
-        if torch.cuda.current_device() == device.index:
-            prepared(tensors, counts, torch._C._cuda_getCurrentRawStream(device.index))
-        else:
-            with torch.cuda.device(device.index):
-                prepared(tensors, counts, torch._C._cuda_getCurrentRawStream(device.index))
+        return modules
 
-    def _prepare(self, modules: DeviceModules, layout: ScanLayout, form: Form) -> PreparedScan:
+    def prepare(self, device: int, layout: ScanLayout, form: Form) -> PreparedScan:
+        """The prepared scan of a layout and form. Raises `MissingLaunchError`."""
+        key = (device, layout, form)
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            return prepared
+        modules = self._modules[device]
         variants = []
         for launch in launches(layout, form):
             variant = modules.find(launch)
             if variant is None:
                 raise missing_launch(self.bundle.manifest, modules.target.name, layout, launch)
             variants.append(variant)
-        return PreparedScan(modules.device.index, layout, form, variants)
+        names = [name for name, _ in layout.types]
+        prepared = PreparedScan(modules.queue, layout, form, variants, names)
+        self._prepared[key] = prepared
+        return prepared
 
 
 _loaded: LoadedBundle | None = None
@@ -159,7 +196,8 @@ def load(
 
     `models` and `tp` restrict it to the signatures of those models and that tensor-parallel size
     (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
-    module is loaded now, else each when first launched. `strict` wants a target measured on this
+    module is loaded and every signature called once now, as an engine's mixer shapes its tensors;
+    else modules load when first launched. `strict` wants a target measured on this
     very GPU model: a borrowed one is refused. `digest` pins the bundle.
 
     Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
@@ -204,9 +242,17 @@ def load(
                                 where=f"cuda:{index}", found=device.name, wanted=target.name,
                                 mend="build for this GPU, or load without strict")  # fmt: skip
         modules[index] = DeviceModules(bundle, device, target, wanted, tp)
-        if warm:
-            modules[index].load_all()
+    recall.forget()
     _loaded = LoadedBundle(bundle, modules)
+    if warm:
+        signatures = [
+            Signature.from_json(fields)
+            for _, fields in manifest.signatures
+            if (not wanted or fields["model"] in wanted) and tp in (None, fields["tp"])
+        ]
+        for index in indices:
+            modules[index].load_all()
+            warm_up(signatures, index)
     return _loaded
 
 
@@ -218,9 +264,10 @@ def _wanted_models(
     for model in models or ():
         if model not in have:
             raise UsageError("the bundle has no such model", where="models", found=model,
-                             wanted=", ".join(have), mend="name one of these, or rebuild")  # fmt: skip
+                             wanted=", ".join(have), mend="name one of these")  # fmt: skip
     sizes = sorted({signature["tp"] for _, signature in manifest.signatures})
     if tp is not None and tp not in sizes:
-        raise UsageError("the bundle has no such tensor-parallel size", where="tp", found=str(tp),
-                         wanted=", ".join(map(str, sizes)), mend="add it to the spec's tp lists")  # fmt: skip
+        raise UsageError("the bundle has no such tensor-parallel size", where="tp",
+                         found=str(tp), wanted=", ".join(map(str, sizes)),
+                         mend="add it to the spec's tp lists")  # fmt: skip
     return tuple(models or ())

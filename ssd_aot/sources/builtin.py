@@ -66,7 +66,13 @@ def _may_segment(signature: Signature, rule: FormRule) -> bool:
 
 def _layouts(signature: Signature) -> tuple[ScanLayout, ...]:
     s = signature
-    types = {"x": s.dtype, "dt": s.dt_dtype, "A": "fp32", "B": s.dtype, "C": s.dtype}
+    types: dict[str, str] = {
+        "x": s.dtype,
+        "dt": s.dt_dtype,
+        "A": "fp32",
+        "B": s.dtype,
+        "C": s.dtype,
+    }
     if s.D != "none":
         types["D"] = s.param_dtype
     if s.z:
@@ -77,12 +83,12 @@ def _layouts(signature: Signature) -> tuple[ScanLayout, ...]:
     if s.has_initstates:
         types["initial_states"] = s.state_dtype
     if s.is_cont_batched:
-        types |= {"spans": "i32", "sequences": "i32"}
+        types["spans"] = "i32"
     if s.seq_idx:
         types["seq_idx"] = "i32"
-    final = {"final_states": s.state_dtype}
+    final: dict[str, str] = {"final_states": s.state_dtype}
     if s.intermediate_states:
-        outputs = [{"chunk_states": s.state_dtype, "last_chunks": "i32"}]
+        outputs: list[dict[str, str]] = [{"chunk_states": s.state_dtype, "last_chunks": "i32"}]
     elif s.is_cont_batched:
         outputs = [final]
     else:

@@ -1,0 +1,93 @@
+"""A plan's candidates to code, all of them, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ssd_aot.build_cache import BuildCache
+from ssd_aot.compiled_candidates import (
+    CandidateLaunch,
+    CompiledCandidate,
+    CompiledCandidates,
+    kernel_sources,
+)
+from ssd_aot.compiling import CompileTask, compile_all
+from ssd_aot.launches import Configuration, Variant
+from ssd_aot.plan import PlannedLaunch, make_plan
+from ssd_aot.progress import Progress
+from ssd_aot.signatures import Signature
+from ssd_aot.sources.builtin import kernel_reference
+from ssd_aot.spec import Spec
+from ssd_aot.targets import Target
+
+
+def compile_spec(
+    spec: Spec,
+    target: Target,
+    out: Path,
+    *,
+    jobs: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> CompiledCandidates:
+    """Every candidate of a spec's launches for one target.
+
+    Pins are passed over: they say what a build takes, not what is worth knowing. What is compiled
+    stays beside `out` until all is, so that a killed run goes on where it was.
+    """
+    plan = make_plan(replace(spec, pin=()), [target])
+    return compile_candidates(
+        plan.signatures, plan.launches, target, out, jobs=jobs, on_progress=on_progress
+    )
+
+
+def compile_candidates(
+    signatures: Sequence[Signature],
+    launches: Sequence[PlannedLaunch],
+    target: Target,
+    out: Path,
+    *,
+    jobs: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> CompiledCandidates:
+    """As `compile_spec`, for launches planned already."""
+    tasks = [_task(planned, c) for planned in launches for c in planned.candidates]
+    with BuildCache.beside(out) as cache:
+        result = compile_all(tasks, jobs=jobs, cache=cache, on_progress=on_progress)
+        cache.discard()
+    objects = {done.task.order: done.object for done in result.compiled}
+    reasons = {failure.task.order: failure.reason for failure in result.failures}
+    for unfit in result.unfit:
+        reasons[unfit.task.order] = (
+            f"needs {unfit.needs_bytes} bytes of shared memory, "
+            f"{target.name} allows {unfit.limit_bytes}"
+        )
+    cubins: dict[str, bytes] = {}
+    entries = []
+    for planned in launches:
+        compiled = []
+        for configuration in planned.candidates:
+            order = _task(planned, configuration).order
+            made = objects.get(order)
+            if made is not None:
+                cubins[made.code.sha256] = made.cubin
+            code = made.code if made else None
+            compiled.append(CompiledCandidate(configuration, code, reasons.get(order, "")))
+        entries.append(CandidateLaunch(planned, tuple(compiled)))
+    return CompiledCandidates(
+        target=target,
+        toolchain=result.toolchain,
+        sources=kernel_sources(),
+        signatures=tuple(signatures),
+        launches=tuple(entries),
+        cubins=cubins,
+    )
+
+
+def _task(planned: PlannedLaunch, configuration: Configuration) -> CompileTask:
+    """The kernels that compile longest weigh most, so that they start first."""
+    kernel = planned.launch.kernel
+    weight = {"scan": 3.0, "segment_states": 2.0}.get(kernel, 1.0)
+    variant = Variant(planned.launch, configuration)
+    return CompileTask(kernel_reference(kernel), variant, planned.target, weight)

@@ -1,0 +1,156 @@
+"""Who enters a benchmark: our two ways in, their bare launches, and the engines installed here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ssd_aot import ops
+from ssd_aot.operation import Blocking, Counts, ScanLayout
+from ssd_aot.ops.execution import executing
+from ssd_aot.problems import Problem
+from ssd_aot.runtime.loading import loaded_bundle
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A call to time; `captured` says whether it is timed as a captured graph too."""
+
+    name: str
+    call: Callable[[], None]
+    captured: bool = True
+
+
+def contestants(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
+    """Those that can run here, and why others cannot. Outputs and states go to buffers of their
+    own."""
+    arguments = _arguments(problem)
+    drop_in = _varlen(ops.mamba_chunk_scan_combined_varlen, arguments)
+    drop_in()
+    found = [Contestant("drop-in", drop_in), Contestant("prepared", _prepared(problem, arguments))]
+    launches = _bare_launches(drop_in)
+    found.append(Contestant(f"{len(launches)} bare launches", _bare(launches), captured=False))
+    five = (launches * 5)[:5]
+    found.append(Contestant("5 bare launches", _bare(five), captured=False))
+    found.append(Contestant("graph of ours", _graph(drop_in), captured=False))
+    absent = {}
+    for name, module in (("vllm", "vllm.model_executor.layers.mamba.ops.ssd_combined"),):
+        try:
+            engine = importlib.import_module(module)
+        except Exception as error:
+            absent[name] = f"{type(error).__name__}: {error}"
+            continue
+        own = {**arguments, "out": torch.empty_like(arguments["out"])}
+        own["final_states_out"] = torch.empty_like(arguments["final_states_out"])
+        found.append(Contestant(name, _varlen(engine.mamba_chunk_scan_combined_varlen, own)))
+    for name, module in (
+        ("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined"),
+        ("sglang", "sglang.srt.layers.attention.mamba.ops.ssd_combined"),
+    ):
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            absent[name] = f"{type(error).__name__}: {error}"
+            continue
+        if name == "mamba_ssm" and len(set(problem.lengths)) == 1:
+            engine = importlib.import_module(module)
+            found.append(Contestant(name, _batch(engine.mamba_chunk_scan_combined, problem)))
+    return found, absent
+
+
+@dataclass
+class _Probe:
+    """An executor that keeps the layout and counts of a call."""
+
+    blocking: Blocking = field(default_factory=Blocking)
+    seen: list[tuple[ScanLayout, Counts]] = field(default_factory=list)
+
+    def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
+        self.seen.append((layout, counts))
+
+
+BareLaunches = tuple[tuple[Callable[..., int], tuple[object, ...]], ...]
+
+
+def _bare_launches(call: Callable[[], None]) -> BareLaunches:
+    probe = _Probe()
+    with executing(probe):
+        call()
+    return loaded_bundle().bare_launches(0, *probe.seen[0])
+
+
+def _arguments(problem: Problem) -> dict[str, Any]:
+    s, count = problem.signature, len(problem.lengths)
+    shape = (count + 1, s.nheads, s.headdim, s.dstate)
+    return {
+        "x": problem.x, "dt": problem.dt, "A": problem.A, "B": problem.B, "C": problem.C,
+        "chunk_size": s.chunk_size, "cu_seqlens": problem.cu_seqlens,
+        "cu_chunk_seqlens": problem.chunks.ends, "last_chunk_indices": problem.chunks.last,
+        "seq_idx": problem.chunks.owner,
+        "out": torch.empty(problem.x.shape, dtype=problem.x.dtype, device=problem.x.device),
+        "D": problem.D, "dt_bias": problem.dt_bias, "initial_states": problem.initial_states,
+        "dt_softplus": True, "state_dtype": problem.state_dtype,
+        "final_states_out": torch.empty(shape, dtype=problem.state_dtype, device=problem.x.device),
+        "final_state_indices": torch.arange(count, dtype=torch.int32, device=problem.x.device),
+    }  # fmt: skip
+
+
+def _varlen(operation: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], None]:
+    def call() -> None:
+        operation(**arguments)
+
+    return call
+
+
+def _prepared(problem: Problem, arguments: dict[str, Any]) -> Callable[[], None]:
+    layer = ops.prepare(
+        problem.A, D=problem.D, dt_bias=problem.dt_bias, chunk_size=128, dt_softplus=True
+    )
+    names = ("x", "dt", "B", "C", "out", "cu_seqlens", "initial_states", "final_states_out",
+             "final_state_indices")  # fmt: skip
+    positional = tuple(arguments[name] for name in names)
+
+    def call() -> None:
+        layer(*positional)
+
+    return call
+
+
+def _bare(
+    launches: tuple[tuple[Callable[..., int], tuple[object, ...]], ...],
+) -> Callable[[], None]:
+    def call() -> None:
+        for function, arguments in launches:
+            function(*arguments)
+
+    return call
+
+
+def _graph(call: Callable[[], None]) -> Callable[[], None]:
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def _batch(operation: Callable[..., Any], problem: Problem) -> Callable[[], None]:
+    rows = {
+        name: getattr(problem, name).unflatten(0, (len(problem.lengths), -1))
+        for name in ("x", "dt", "B", "C")
+    }
+
+    @torch.no_grad()
+    def call() -> None:
+        operation(
+            rows["x"], rows["dt"], problem.A, rows["B"], rows["C"], problem.signature.chunk_size,
+            D=problem.D, dt_bias=problem.dt_bias, initial_states=problem.initial_states,
+            dt_softplus=True, return_final_states=True, state_dtype=problem.state_dtype,
+        )  # fmt: skip
+
+    return call

@@ -1,0 +1,168 @@
+"""One candidate's trial: right before fast.
+
+A candidate runs inside its whole operation, the operation's other kernels as chosen so far. Its
+results are held against the reference on every check, in outputs filled with NaN that no other
+candidate has seen, and twice more for the same bits. Only then is it timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from statistics import median
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ssd_aot.bundle.manifest import Tuning, VariantEntry
+from ssd_aot.compiled_candidates import CandidateLaunch
+from ssd_aot.errors import HostError, SsdAotError
+from ssd_aot.launches import Configuration, Launch
+from ssd_aot.operation import Counts, Form, ScanLayout
+from ssd_aot.ops.execution import Executor, executing
+from ssd_aot.records import Trial
+from ssd_aot.running import judge_results
+from ssd_aot.tuning_groups import Call, Member
+from ssd_aot.workloads import Check, Workload, checks, scans_of, timed_problems, workloads
+
+Scan = tuple[Mapping[str, Tensor], ScanLayout, Counts]
+_REASON_CHARACTERS = 300
+
+
+class Measure(Protocol):
+    """Where candidates run: a GPU, or whatever stands in for one."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def executor(self, form: Form, variants: Sequence[VariantEntry]) -> Executor:
+        """The form's kernels, ready to run on this device."""
+        ...
+
+    def median_us(self, executor: Executor, scans: Sequence[Scan]) -> float:
+        """Median device time of one of these scans, in microseconds, inputs taken in turn."""
+        ...
+
+    def usable(self) -> bool:
+        """Whether the device still works: one wrong access ends it for the process."""
+        ...
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The configuration each launch runs with for now, and the code of each."""
+
+    candidates: Mapping[Launch, CandidateLaunch]
+    configurations: Mapping[Launch, Configuration]
+
+    def variants(self, call: Call) -> list[VariantEntry]:
+        entries = []
+        for launch in call.launches:
+            candidate, configuration = self.candidates[launch], self.configurations[launch]
+            entries.append(
+                VariantEntry(
+                    target=candidate.planned.target.name,
+                    launch=launch,
+                    configuration=configuration,
+                    object=candidate.code(configuration),
+                    tuning=Tuning("default"),
+                    signatures=(),
+                )
+            )
+        return entries
+
+    def with_choice(self, launch: Launch, configuration: Configuration) -> Chosen:
+        return replace(self, configurations={**self.configurations, launch: configuration})
+
+
+class Trials:
+    """Trials of one launch's candidates: inputs and references are made once, for all of them."""
+
+    def __init__(self, member: Member, measure: Measure, multiprocessors: int) -> None:
+        self._member = member
+        self._measure = measure
+        self._workloads = workloads(member, multiprocessors)
+        self._scans: dict[Workload, list[Scan]] = {}
+        self._checks: list[Check] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workloads, in the order of a trial's times."""
+        return tuple(workload.name for workload in self._workloads)
+
+    def run(self, configuration: Configuration, chosen: Chosen) -> Trial:
+        """Raises `HostError` where the device is lost or out of memory."""
+        code = self._member.candidates.code(configuration)
+        trial = Trial(configuration, registers=code.registers, spill_bytes=code.spill_bytes)
+        try:
+            executors = self._executors(chosen.with_choice(self._member.launch, configuration))
+            wrong, error = self._judge(executors)
+            trial = replace(trial, rejected=wrong, error=error if isfinite(error) else None)
+            return trial if wrong else replace(trial, times_us=self._times(executors))
+        except HostError:
+            raise
+        except torch.OutOfMemoryError as lack:
+            raise _out_of_memory(lack) from lack
+        except (RuntimeError, SsdAotError) as failure:
+            what = " ".join(str(failure).split())[:_REASON_CHARACTERS]
+            return replace(trial, rejected=f"did not run: {what}")
+
+    def time(self, configuration: Configuration, chosen: Chosen) -> tuple[float, ...]:
+        """The times of a candidate that was found right, measured again."""
+        chosen = chosen.with_choice(self._member.launch, configuration)
+        return self._times(self._executors(chosen))
+
+    def _executors(self, chosen: Chosen) -> dict[Call, Executor]:
+        return {
+            call: self._measure.executor(call.form, chosen.variants(call))
+            for call in self._member.calls
+        }
+
+    def _judge(self, executors: Mapping[Call, Executor]) -> tuple[str, float]:
+        """What is wrong, and the largest relative error seen."""
+        if not self._checks:
+            self._checks = checks(self._member, self._measure.device)
+        largest = 0.0
+        for check in self._checks:
+            with executing(executors[check.call]):
+                first = check.call.run(check.problem)
+                again = [check.call.run(check.problem) for _ in range(2)]
+            for second in again:
+                judgement = judge_results(check.problem, check.wanted, first, second)
+                errors = (judgement.out_error, judgement.state_error)
+                # A NaN in either stays: max() would pass over it.
+                largest = sum(errors) if not all(map(isfinite, errors)) else max(largest, *errors)
+                if judgement.wrong:
+                    return f"{judgement.wrong} at lengths {check.problem.lengths}", largest
+        return "", largest
+
+    def _times(self, executors: Mapping[Call, Executor]) -> tuple[float, ...]:
+        times = []
+        for workload in self._workloads:
+            if workload not in self._scans:
+                problems = timed_problems(workload, self._measure.device)
+                self._scans[workload] = scans_of(workload.call, problems).kept
+            executor = executors[workload.call]
+            times.append(round(self._measure.median_us(executor, self._scans[workload]), 3))
+        return tuple(times)
+
+
+def settle(trial: Trial, more: Sequence[tuple[float, ...]]) -> Trial:
+    """The trial with the median of all its measurements for each workload."""
+    columns = zip(trial.times_us, *more, strict=True)
+    times = tuple(round(median(column), 3) for column in columns)
+    return replace(trial, times_us=times, repeats=trial.repeats + len(more))
+
+
+def _out_of_memory(error: Exception) -> HostError:
+    return HostError(
+        "the GPU has too little free memory to measure",
+        where="tune",
+        found=" ".join(str(error).split())[:_REASON_CHARACTERS],
+        wanted="a GPU that nothing else uses",
+        mend="end what else uses the GPU and run again: what was measured is kept",
+    )
+
+

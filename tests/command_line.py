@@ -1,0 +1,56 @@
+"""Running `ssd-aot` in tests: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from ssd_aot.cli import main
+
+ROOT = Path(__file__).parent.parent
+
+TINY = """\
+version: 1
+models:
+  tiny: {nheads: 4, headdim: 16, dstate: 16, ngroups: 1}
+matrix: {HAS_INITSTATES: [true], num_seqs: [many]}
+"""
+"""One signature of all four kernels, in five launches."""
+
+SHORT = TINY + "max_num_batched_tokens: 256\n"
+"""One signature with sequences too short for segments: two launches."""
+
+
+def ssd_aot(*arguments: str | Path) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def command(*arguments: str | Path) -> list[str]:
+    """The command line of a process that runs a command."""
+    return [sys.executable, "-m", "ssd_aot.cli", *map(str, arguments)]
+
+
+def elsewhere(
+    *arguments: str | Path, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
+    return python(*command(*arguments)[1:], cwd=cwd, **environment)
+
+
+def python(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python, with this checkout in its path."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
