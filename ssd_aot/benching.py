@@ -19,7 +19,8 @@ from ssd_aot.problems import make_problem
 from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
 
-HOST_CALLS = 200
+HOST_ROUNDS = 5
+HOST_CALLS = 60
 DEVICE_REPLAYS = 20
 L2_FLUSH_BYTES = 256 * 2**20
 """Written between replays: several times the L2 cache of any target."""
@@ -140,18 +141,18 @@ def _signature(workload: Workload) -> Signature:
 
 
 def _host_times(entered: Sequence[Contestant]) -> dict[str, Timing]:
-    """Times of single calls, the contestants in turn, so that the machine's drift hits them all."""
+    """Times of single calls, in rounds of a block of calls a contestant: blocks, since a layer's
+    call follows the same call of the layer before; rounds, so that drift hits all of them."""
     times: dict[str, list[float]] = {contestant.name: [] for contestant in entered}
-    for contestant in entered:
-        for _ in range(3):
-            contestant.call()
-    torch.cuda.synchronize()
-    for _ in range(HOST_CALLS):
+    for _ in range(HOST_ROUNDS):
         for contestant in entered:
-            began = time.perf_counter()
-            contestant.call()
-            times[contestant.name].append(time.perf_counter() - began)
-            torch.cuda.synchronize()
+            for call in range(HOST_CALLS + 3):
+                began = time.perf_counter()
+                contestant.call()
+                taken = time.perf_counter() - began
+                torch.cuda.synchronize()
+                if call >= 3:
+                    times[contestant.name].append(taken)
     return {name: Timing.of(values) for name, values in times.items()}
 
 

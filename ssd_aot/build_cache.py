@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -18,16 +17,15 @@ from types import TracebackType
 import filelock
 
 from ssd_aot.bundle.manifest import CodeObject, Toolchain
-from ssd_aot.errors import BuildError, HostError
+from ssd_aot.errors import BuildError
 from ssd_aot.launches import Variant, canonical_json
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import CompiledObject
+from ssd_aot.writing import write_error
 
 FORMAT = 1
 """Part of every key: raised when an entry of an older form could not be read rightly."""
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""No space, no quota, or a file-size limit of the process."""
 _LOCK_WAIT_S = 3.0
 """The workers of a killed build end within a second or two and may hold its lock until then."""
 
@@ -154,28 +152,6 @@ class BuildCache:
             yield
         except OSError as error:
             raise write_error(error, place, needed_bytes) from error
-
-
-def write_error(error: OSError, place: Path, needed_bytes: int) -> HostError:
-    """A failed write as the error of a host that lacks room, or permission."""
-    if error.errno not in NO_ROOM:
-        return HostError(
-            "the build cannot write here",
-            where=str(place),
-            found=error.strerror or str(error),
-            mend="choose another folder with --out, or make this one writable",
-        )
-    try:
-        free = f"{shutil.disk_usage(place).free} bytes free on the file system"
-    except OSError:
-        free = "unknown room"
-    return HostError(
-        "no room left for the build",
-        where=str(place),
-        found=f"{error.strerror} ({free})",
-        wanted=f"{needed_bytes} bytes for the next file" if needed_bytes else "",
-        mend="free space or raise the quota and run again: what is compiled is kept",
-    )
 
 
 def _parse(content: bytes) -> CompiledObject | None:

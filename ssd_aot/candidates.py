@@ -23,13 +23,16 @@ NARROWEST = 64
 def candidates(launch: Launch, target: Target) -> tuple[Configuration, ...]:
     """Configurations for one launch on one target, the preferred first."""
     values = dict(launch.constexprs)
+    overlap = overlaps(target)
     if launch.kernel == "decay":
         blocks = ((16, 4), (32, 4), (16, 2), (64, 8), (8, 1))
-        return tuple(_configure({"BLOCK_H": heads}, warps, 1) for heads, warps in blocks)
+        return tuple(
+            _configure({"BLOCK_H": heads, "PDL": overlap}, warps, 1) for heads, warps in blocks
+        )
     if launch.kernel == "state_passing":
         choices = ((256, 2, 4), (512, 4, 4), (1024, 4, 4), (256, 2, 2), (256, 2, 1))
         return tuple(
-            _configure({"BLOCK": block, "STAGES": stages}, warps, stages)
+            _configure({"BLOCK": block, "PDL": overlap, "STAGES": stages}, warps, stages)
             for block, warps, stages in choices
         )
     headdim, dstate = values["HEADDIM"], values["DSTATE"]
@@ -43,7 +46,7 @@ def _segment_states(headdim: int, dstate: int, target: Target) -> tuple[Configur
     stages = (3, 1, 2) if target.arch == "sm_90a" else (1, 2, 3)
     warps = (8, 4) if dstate > 128 else (4, 8)
     return tuple(
-        _configure(_tile(columns, dstate, state_np, stage), warp, stage)
+        _configure(_tile(columns, dstate, state_np, stage, target), warp, stage)
         for columns, warp, stage, state_np in product(
             reversed(_widths(headdim)), warps, stages, (True, False)
         )
@@ -61,7 +64,7 @@ def _scan(headdim: int, dstate: int, wide: bool, target: Target) -> tuple[Config
         may_prefetch = headdim % columns == 0
         for prefetch in (True, False) if hopper else (False, True):
             if may_prefetch or not prefetch:
-                tile = _tile(columns, dstate, state_np, stage)
+                tile = _tile(columns, dstate, state_np, stage, target)
                 found.append(_configure({**tile, "PREFETCH": prefetch}, warp, stage))
     return tuple(found)
 
@@ -71,9 +74,22 @@ def _widths(headdim: int) -> tuple[int, ...]:
     return (NARROWEST,) if headdim <= NARROWEST else (NARROWEST, 128)
 
 
-def _tile(columns: int, dstate: int, state_np: bool, stages: int) -> dict[str, Constant]:
-    rows = max(NARROWEST, 1 << (dstate - 1).bit_length())
-    return {"BLOCK_P": columns, "BLOCK_N": rows, "STATE_NP": state_np, "STAGES": stages}
+def _tile(
+    columns: int, dstate: int, state_np: bool, stages: int, target: Target
+) -> dict[str, Constant]:
+    return {
+        "BLOCK_P": columns,
+        "BLOCK_N": max(NARROWEST, 1 << (dstate - 1).bit_length()),
+        "STATE_NP": state_np,
+        "STAGES": stages,
+        "PDL": overlaps(target),
+    }
+
+
+def overlaps(target: Target) -> bool:
+    """Whether launches overlap by programmatic dependent launch: where the architecture has it
+    and it was measured."""
+    return target.arch == "sm_90a"
 
 
 def _configure(constexprs: dict[str, Constant], num_warps: int, num_stages: int) -> Configuration:

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd_aot.build_cache import write_error
 from ssd_aot.bundle.manifest import CodeObject, Toolchain, object_path
 from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.launches import Configuration, Launch, canonical_json
@@ -26,6 +25,7 @@ from ssd_aot.plan import PlannedLaunch
 from ssd_aot.signatures import Signature
 from ssd_aot.sources.builtin import MODULES, source_hashes
 from ssd_aot.targets import Target, target
+from ssd_aot.writing import write_error
 
 FORMAT = 1
 FILE = "candidates.zip"

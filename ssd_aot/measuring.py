@@ -164,5 +164,3 @@ def _out_of_memory(error: Exception) -> HostError:
         wanted="a GPU that nothing else uses",
         mend="end what else uses the GPU and run again: what was measured is kept",
     )
-
-

@@ -316,7 +316,8 @@ def segments(layout: ScanLayout, counts: Counts) -> int:
 
 def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     """Bytes of each workspace of one call, in the order they are laid out."""
-    sizes = {"decay_terms": counts.rows(layout.blocking.chunk) * decay_bytes(layout)}
+    tokens = counts.rows(layout.blocking.chunk) * layout.blocking.chunk
+    sizes = {"decay_terms": 2 * layout.nheads * tokens * 4}
     if form == "segments":
         cells = segments(layout, counts) * layout.nheads
         sizes["states"] = cells * layout.headdim * layout.dstate * 4
@@ -324,43 +325,20 @@ def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     return sizes
 
 
-def decay_bytes(layout: ScanLayout) -> int:
-    """Bytes of the three planes of decay terms for one chunk of all heads."""
-    return 3 * layout.nheads * layout.blocking.chunk * 4
-
-
-Extent = int | Literal["rows", "spans", "segments", "sequences"]
-
-
-def grid_shape(
-    kernel: str, layout: ScanLayout, form: Form, configuration: Configuration
-) -> tuple[Extent, Extent, Extent]:
-    """Programs along x, y and z; the one extent that counts decide is named."""
-    chosen = dict(configuration.constexprs)
-    if kernel == "decay":
-        return "rows", _divide(layout.nheads, _whole(chosen["BLOCK_H"])), 1
-    if kernel == "state_passing":
-        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
-        return blocks, layout.nheads, "sequences"
-    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
-    return layout.nheads * parts, "spans" if form == "walk" else "segments", 1
-
-
 def grid(
     kernel: str, layout: ScanLayout, counts: Counts, form: Form, configuration: Configuration
 ) -> tuple[int, int, int]:
-    """`grid_shape` with the counts filled in."""
-    extents = {
-        "rows": counts.rows(layout.blocking.chunk),
-        "spans": counts.spans,
-        "segments": segments(layout, counts),
-        "sequences": counts.sequences,
-    }
-    x, y, z = (
-        extent if isinstance(extent, int) else extents[extent]
-        for extent in grid_shape(kernel, layout, form, configuration)
-    )
-    return x, y, z
+    """Programs along x, y and z."""
+    chosen = dict(configuration.constexprs)
+    if kernel == "decay":
+        heads = _divide(layout.nheads, _whole(chosen["BLOCK_H"]))
+        return counts.rows(layout.blocking.chunk), heads, 1
+    if kernel == "state_passing":
+        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
+        return blocks, layout.nheads, counts.sequences
+    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
+    spans = counts.spans if form == "walk" else segments(layout, counts)
+    return layout.nheads * parts, spans, 1
 
 
 def launch_abi() -> str:
@@ -372,7 +350,7 @@ def launch_abi() -> str:
         "bindings": [SEQUENCE_BINDING, SEGMENT_BINDING],
         "workspaces": WORKSPACES,
         "wide": WIDE_SUFFIXES,
-        "layout": 1,
+        "layout": 2,
     }
     return hashlib.sha256(canonical_json(agreed).encode()).hexdigest()
 

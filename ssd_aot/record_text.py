@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ssd_aot.build_cache import write_error
 from ssd_aot.bundle.json_readers import (
     Misfit,
     Reader,
@@ -29,6 +28,7 @@ from ssd_aot.bundle.json_readers import (
 from ssd_aot.errors import UsageError
 from ssd_aot.launches import Configuration
 from ssd_aot.records import Entry, FormPoint, Record, Session, Trial
+from ssd_aot.writing import write_error
 
 FORMAT = 1
 
@@ -72,7 +72,7 @@ def from_text(content: str, where: str) -> Record:
         data = json.loads(content)
         sessions: dict[str, Session] = {}
         made = record(
-            partial(_record, sessions),
+            _record,
             format=_format,
             gpu=text,
             source=text,
@@ -119,7 +119,7 @@ def _entry_text(entry: Entry) -> str:
     return f'{head}, "trials": ' + _block("[", map(trial_line, entry.trials), "]") + "}"
 
 
-def _record(sessions: dict[str, Session], **values: Any) -> Record:
+def _record(**values: Any) -> Record:
     made = Record(values["gpu"], values["source"], values["entries"], values["forms"])
     # In their canonical order, whoever edited the file.
     return made.with_entries(())

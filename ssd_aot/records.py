@@ -110,9 +110,7 @@ class Entry:
     @property
     def basis(self) -> Basis:
         session = self.session
-        return Basis(
-            self.identity, self.source, self.offered, session.compiler, session.device
-        )
+        return Basis(self.identity, self.source, self.offered, session.compiler, session.device)
 
     def trial(self, configuration: Configuration | None) -> Trial | None:
         return next((t for t in self.trials if t.configuration == configuration), None)

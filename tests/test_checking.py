@@ -103,9 +103,7 @@ def test_a_signature_that_the_bundle_lacks_fails_by_name(
     assert "a launch of scan is missing for b300, needed by " + missing in words(result.stdout)
 
 
-def test_a_launch_that_the_bundle_lacks_fails_by_name(
-    three_targets: Path, tmp_path: Path
-) -> None:
+def test_a_launch_that_the_bundle_lacks_fails_by_name(three_targets: Path, tmp_path: Path) -> None:
     whole = Bundle.open(three_targets)
     kept = tuple(
         entry

@@ -2,11 +2,11 @@
 
 With a_t = exp(dt_t A) the recurrence S_t = a_t S_{t-1} + dt_t x_t B_t^T unrolls inside a chunk to
 sums weighted by exp2(cum_l - cum_m) dt_m, cum being the running sum of log2 a_t (Dao and Gu 2024,
-state-space duality). Three planes hold what the scan needs of it, in float32:
+state-space duality). Two planes hold what the scan needs of it, in float32:
 
     cum    log2 of the decay from the chunk's start through token t
-    u      cum - log2 dt, so that exp2(cum_l - u_m) is token m's weight in output l
-    w      exp2(total - u), token m's weight in the state at the chunk's end
+    u      cum - log2 dt, so that exp2(cum_l - u_m) is token m's weight in output l, and
+           exp2(total - u_m), total being the chunk's last cum, its weight in the state after it
 
 Each plane is (nheads, rows, CHUNK); row numbers are those of `spans` with BLOCK = CHUNK.
 """
@@ -14,6 +14,7 @@ Each plane is (nheads, rows, CHUNK); row numbers are those of `spans` with BLOCK
 import triton
 import triton.language as tl
 
+from ssd_aot.kernels.overlap import let_next_start
 from ssd_aot.kernels.spans import find_span, span_begin
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -94,11 +95,14 @@ def decay(
     HAS_SEQ_IDX: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Grid (rows, cdiv(nheads, BLOCK_H)): one chunk of BLOCK_H heads a program.
 
     dt is read along heads, where it is contiguous, and the planes are written along tokens.
     """
+    if PDL:
+        let_next_start()
     row = tl.program_id(0)
     span = find_span(spans, row, num_spans, spans_stride, span_tokens, PACKED, CHUNK)
     span_start = span_begin(spans, span, spans_stride, span_tokens, PACKED)
@@ -134,11 +138,9 @@ def decay(
     rate = tl.load(A + head, mask=real_head, other=0.0).to(tl.float32)[None, :]
     log2_a = log2_decay(step, rate, starts[:, None])
     cum = tl.cumsum(log2_a, 0)
-    total = tl.sum(log2_a, 0)
     u = cum - tl.log2(step)
     plane = nheads.to(tl.int64) * rows * CHUNK
     place = decay_terms + (head.to(tl.int64)[None, :] * rows + row) * CHUNK + token[:, None]
     every = real_head[None, :] & (token >= 0)[:, None]
     tl.store(place, cum, mask=every)
     tl.store(place + plane, u, mask=every)
-    tl.store(place + 2 * plane, tl.exp2(total[None, :] - u), mask=every)

@@ -10,6 +10,7 @@ of its columns. Per chunk of tokens, with the decay terms of `decay`:
 import triton
 import triton.language as tl
 
+from ssd_aot.kernels.overlap import wait_for_previous
 from ssd_aot.kernels.spans import find_span, span_begin
 from ssd_aot.kernels.tiles import (
     load_tile,
@@ -87,7 +88,6 @@ def scan_chunk(
     )  # fmt: skip
     cum = tl.load(terms + token)
     u = tl.load(terms + plane + token)
-    w = tl.load(terms + 2 * plane + token)
     total = tl.load(terms + (CHUNK - 1))
 
     scores = tl.dot(C_tile, tl.trans(B_tile), input_precision=PRECISION)
@@ -113,7 +113,9 @@ def scan_chunk(
         y.to(out.dtype.element_ty),
         row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
     )  # fmt: skip
-    return update_state(state, B_tile, x_tile, w, tl.exp2(total), STATE_NP, PRECISION)
+    return update_state(
+        state, B_tile, x_tile, tl.exp2(total - u), tl.exp2(total), STATE_NP, PRECISION
+    )
 
 
 @triton.jit
@@ -173,6 +175,7 @@ def scan(
     BLOCK_N: tl.constexpr,
     STATE_NP: tl.constexpr,
     PREFETCH: tl.constexpr,
+    PDL: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Grid (nheads * cdiv(HEADDIM, BLOCK_P), spans), or (…, segments) when SEGMENT is not 0.
@@ -234,6 +237,8 @@ def scan(
     row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
     ROW_MASKED: tl.constexpr = N_MASKED if STATE_NP else P_MASKED
     COLUMN_MASKED: tl.constexpr = P_MASKED if STATE_NP else N_MASKED
+    if PDL:
+        wait_for_previous()
     if HAS_INITSTATES:
         initial = initial_states + block.to(tl.int64) * initial_slot + wide_head * initial_head
         state = load_tile(

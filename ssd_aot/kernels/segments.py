@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from ssd_aot.kernels.decay import log2_decay, sequence_starts, time_step
+from ssd_aot.kernels.overlap import let_next_start, wait_for_previous
 from ssd_aot.kernels.spans import find_span, span_begin
 from ssd_aot.kernels.tiles import load_tile, state_masks, state_pointers, store_tile, update_state
 
@@ -58,9 +59,12 @@ def segment_states(
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STATE_NP: tl.constexpr,
+    PDL: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Grid (nheads * cdiv(HEADDIM, BLOCK_P), segments); SEGMENT 0 takes each span as a segment."""
+    if PDL:
+        let_next_start()
     PARTS: tl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
     P_MASKED: tl.constexpr = HEADDIM % BLOCK_P != 0
     N_MASKED: tl.constexpr = DSTATE != BLOCK_N
@@ -132,7 +136,6 @@ def segment_states(
         if part == 0:
             tl.store(terms + token, cum)
             tl.store(terms + plane + token, u)
-            tl.store(terms + 2 * plane + token, w)
         state = update_state(state, B_tile, x_tile, w, tl.exp2(total), STATE_NP, PRECISION)
         log2_total += total
         terms += CHUNK
@@ -181,6 +184,7 @@ def state_passing(
     HAS_CHUNK_STATES: tl.constexpr,
     SEGMENT: tl.constexpr,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """Grid (cdiv(HEADDIM * DSTATE, BLOCK), nheads, sequences).
@@ -212,6 +216,9 @@ def state_passing(
         ).to(tl.float32)  # fmt: skip
     else:
         state = tl.zeros((BLOCK,), tl.float32)
+    if PDL:
+        let_next_start()
+        wait_for_previous()
     for segment in tl.range(first, first + count, num_stages=STAGES):
         at = tl.cast(segment, tl.int64) * nheads + head
         slot = at * (HEADDIM * DSTATE) + place

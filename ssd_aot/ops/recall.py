@@ -7,9 +7,9 @@ open. The guard holds no tensor. What it leaves open is compared here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,11 @@ _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
 
 
 class RememberedCall:
-    """One layout on one device. `prepare` makes the prepared scan of a form when first wanted."""
+    """One layout on one device. `prepare` makes the prepared scan of a form when first wanted.
+
+    All layers of a step have the same shapes, so once shapes come twice in a row a second guard,
+    over every dimension, stands in for reading them.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,11 @@ class RememberedCall:
     ) -> None:
         names = [n for n, t in zip(TENSORS, given, strict=True) if t is not None]
         present = [t for t in given if t is not None]
+        self._names = names
         self._select = itemgetter(*(TENSORS.index(name) for name in names))
-        self._guard = _guard(names, present, layout.packed)
+        self._guard = _guard(names, present, OPEN, layout.packed)
+        self._repeated: _Repeated | None = None
+        self._latest: tuple[Counts, tuple[int, ...]] = (Counts(0, 0, 0), ())
         self._tokens = [i for i, name in enumerate(names) if name in OF_TOKENS and name != "x"]
         self._sequences = [i for i, name in enumerate(names) if name in OF_SEQUENCES]
         # Addresses whose low bits must be zero; none where the layout promises nothing.
@@ -67,23 +74,38 @@ class RememberedCall:
     def launch(self, given: Given) -> bool:
         """Launch if the call is like the remembered one; False, and nothing done, if not."""
         present = self._select(given)
-        if not self._guard(*present):
-            return False
-        counts = self._counts(present)
-        if counts is None or _current_device() != self._device:
-            return False
+        repeated = self._repeated
+        if repeated is None or not repeated.guard(*present):
+            repeated = self._look_at(present)
+            if repeated is None:
+                return False
         addresses = list(map(_address, present))
         together = 0
         for place in self._vectorised:
             together |= addresses[place]
-        if together & 15:
+        if together & 15 or _current_device() != self._device:
             return False
+        repeated.scan(addresses, repeated.counts, _stream_of(self._device))
+        return True
+
+    def _look_at(self, present: tuple[Tensor, ...]) -> _Repeated | None:
+        """The call's counts and prepared scan, None for another layout; kept when shapes repeat."""
+        counts = self._counts(present) if self._guard(*present) else None
+        if counts is None:
+            return None
         form = self._rule.choose(self._layout, counts)
         prepared = self._forms.get(form)
         if prepared is None:
             prepared = self._forms[form] = self._prepare(form)
-        prepared(addresses, counts, _stream_of(self._device))
-        return True
+        # The slots of the state cache are no count, but the second guard covers them too.
+        shapes = (counts, tuple(tensor.size(0) for tensor in present))
+        if shapes != self._latest:
+            self._latest = shapes
+            return _Repeated(self._guard, counts, prepared)
+        self._repeated = _Repeated(
+            _guard(self._names, present, frozenset(), self._layout.packed), counts, prepared
+        )
+        return self._repeated
 
     def _counts(self, present: tuple[Tensor, ...]) -> Counts | None:
         """The call's counts; None where its tensors disagree about them, or there is nothing to
@@ -113,15 +135,23 @@ class RememberedCall:
         return Counts(batch * length, batch, batch, length) if batch else None
 
 
-def _guard(names: list[str], present: list[Tensor], packed: bool) -> Callable[..., bool]:
-    """torch's guard over the tensors, with the open dimensions open."""
+class _Repeated(NamedTuple):
+    guard: Callable[..., bool]
+    counts: Counts
+    scan: PreparedForm
+
+
+def _guard(
+    names: Sequence[str], present: Sequence[Tensor], opened: frozenset[str], packed: bool
+) -> Callable[..., bool]:
+    """torch's guard over the tensors, with the first dimensions of those in `opened` open."""
     from torch._C._dynamo import guards
 
     sizes: list[Any] = []
     strides: list[Any] = []
     for name, tensor in zip(names, present, strict=True):
         size: list[int | None] = list(tensor.shape)
-        if name in OPEN:
+        if name in opened:
             size[0] = None
             if not packed and name in OF_TOKENS:
                 size[1] = None

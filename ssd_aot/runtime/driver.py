@@ -106,6 +106,15 @@ def launch_kernel() -> Any:
     return ctypes.PyDLL("libcuda.so.1").cuLaunchKernelEx
 
 
+@cache
+def programmatic_serialization() -> LaunchAttribute:
+    """The launch attribute of a kernel that may start before the one in front of it ends."""
+    allowed = (1).to_bytes(4, "little")
+    attribute = LaunchAttribute(id=CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    ctypes.memmove(ctypes.addressof(attribute) + LaunchAttribute.value.offset, allowed, 4)
+    return attribute
+
+
 def device(index: int) -> Device:
     handle, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     call("cuDeviceGet", ctypes.byref(handle), index)

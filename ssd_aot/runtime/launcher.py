@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.operation import (
@@ -22,16 +22,20 @@ from ssd_aot.operation import (
     Form,
     ScanLayout,
     bindings,
-    decay_bytes,
-    grid_shape,
+    grid,
     static_values,
+    workspace,
 )
 from ssd_aot.runtime import driver
 from ssd_aot.runtime.workspaces import Workspaces, aligned_up
 
 CELL_FORMATS = {"i32": "i4x", "i64": "q", "fp32": "f4x"}
-GRID_FIELDS = ("grid_x", "grid_y", "grid_z")
-EXTENTS = ("rows", "spans", "segments", "sequences")
+KEPT_COUNTS = 256
+"""Sets of counts kept for a layout and form before all are dropped."""
+
+
+DEPENDENTS = ("state_passing", "scan")
+"""Kernels that may start before the launch in front of them ends, and wait for it themselves."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,10 @@ class PreparedScan:
         tensors: Sequence[str],
     ) -> None:
         self._queue = queue
-        self._segmented = form == "segments"
-        self._chunk = layout.blocking.chunk
-        self._segment = 0 if layout.chunk_states else layout.blocking.segment
-        self._decay_bytes = decay_bytes(layout)
-        self._cell_bytes = layout.nheads * layout.headdim * layout.dstate * 4
-        self._nheads = layout.nheads
+        self._layout = layout
+        self._form = form
+        self._variants = tuple(variants)
+        self._bound: dict[Counts, _Bound] = {}
         changing = (*tensors, *WORKSPACES, *COUNT_NAMES)
         pointers = len(tensors) + len(WORKSPACES)
         changing_format = "<" + "Q" * pointers + CELL_FORMATS["i32"] * len(COUNT_NAMES)
@@ -91,42 +93,56 @@ class PreparedScan:
         struct.pack_into(
             static_format, self._frame, struct.calcsize(changing_format), *static.values()
         )
-        self._cells = {name: 8 * place for place, name in enumerate((*changing, *static))}
+        cells = {name: 8 * place for place, name in enumerate((*changing, *static))}
+        self._places = {v.entry.launch.kernel: self._places_of(v, cells) for v in variants}
         self._launch = driver.launch_kernel()
-        self._kernels = [self._kernel(variant, layout, form) for variant in variants]
 
     def __call__(self, addresses: Iterable[int], counts: Counts, stream: int) -> None:
         """Launch on `stream` of the current device, which is this scan's.
 
         `addresses` are the tensors' in the order given at preparation.
         """
-        tokens, spans, sequences, span_tokens = counts
-        rows = tokens // self._chunk + spans
-        total = decay_size = aligned_up(rows * self._decay_bytes)
-        states = parts = 0
-        if self._segmented:
-            parts = tokens // self._segment + spans if self._segment else spans
-            states = aligned_up(parts * self._cell_bytes)
-            total += states + parts * self._nheads * 4
-        extents = (rows, spans, parts, sequences)
+        bound = self._bound.get(counts)
+        if bound is None:
+            bound = self._bind(counts)
         queue = self._queue
         with queue.lock:
-            space, owner = queue.workspaces.take(total, stream)
-            cells = space + decay_size
+            space, owner = queue.workspaces.take(bound.workspace_bytes, stream)
+            states = space + bound.states_offset
             self._pack(
-                self._frame, 0, *addresses, space, cells, cells + states, spans, span_tokens, rows
-            )
-            for field, extent, config, arguments in self._kernels:
-                setattr(config, field, extents[extent])
+                self._frame, 0, *addresses, space, states, space + bound.decay_offset,
+                counts.spans, counts.span_tokens, bound.rows,
+            )  # fmt: skip
+            for config, arguments in bound.launches:
                 config.stream = stream
                 status = self._launch(*arguments)
                 if status:
                     self._launch_again(status, arguments)
         del owner
 
+    def _bind(self, counts: Counts) -> _Bound:
+        """What the counts decide. All layers of a step share theirs, so they are kept."""
+        layout, form = self._layout, self._form
+        rows = counts.rows(layout.blocking.chunk)
+        sizes = workspace(layout, counts, form)
+        states = aligned_up(sizes["decay_terms"])
+        decay = states + aligned_up(sizes.get("states", 0))
+        bound = _Bound(
+            rows=rows,
+            states_offset=states,
+            decay_offset=decay,
+            workspace_bytes=decay + sizes.get("segment_decay", 0),
+            launches=tuple(self._kernel(variant, counts) for variant in self._variants),
+        )
+        if len(self._bound) >= KEPT_COUNTS:
+            self._bound.clear()
+        self._bound[counts] = bound
+        return bound
+
     def bare_launches(self) -> tuple[tuple[Callable[..., int], tuple[object, ...]], ...]:
         """The driver calls of the last call alone, with its arguments, for measuring beside it."""
-        return tuple((self._launch, kernel.arguments) for kernel in self._kernels)
+        *_, bound = self._bound.values()
+        return tuple((self._launch, arguments) for _, arguments in bound.launches)
 
     def _launch_again(self, status: int, arguments: Sequence[object]) -> None:
         """After a failure: a thread that has made no CUDA call yet has no context; give it the
@@ -137,38 +153,43 @@ class PreparedScan:
             status = self._launch(*arguments)
         driver.check(status, "cuLaunchKernelEx")
 
-    def _kernel(self, variant: LoadedVariant, layout: ScanLayout, form: Form) -> _Kernel:
-        code = variant.entry.object
-        kernel = variant.entry.launch.kernel
-        bound = bindings(kernel, form)
-        # Triton appends the pointers to global and profile scratch memory; both are null here,
-        # since the build refuses kernels that need either.
-        names = [bound[name] for name, _ in code.parameters] + ["null", "null"]
-        cells, frame = self._cells, ctypes.addressof(self._frame)
-        places = (ctypes.c_void_p * len(names))(
-            *(frame + cells.get(name, cells["null"]) for name in names)
-        )
-        shape = grid_shape(kernel, layout, form, variant.entry.configuration)
-        fixed = {f: e for f, e in zip(GRID_FIELDS, shape, strict=True) if isinstance(e, int)}
-        ((field, extent),) = [
-            (f, e) for f, e in zip(GRID_FIELDS, shape, strict=True) if isinstance(e, str)
-        ]
+    def _kernel(
+        self, variant: LoadedVariant, counts: Counts
+    ) -> tuple[driver.LaunchConfig, tuple[object, ...]]:
+        """The launch configuration and the arguments of cuLaunchKernelEx."""
+        code, kernel = variant.entry.object, variant.entry.launch.kernel
+        configuration = variant.entry.configuration
+        x, y, z = grid(kernel, self._layout, counts, self._form, configuration)
         config = driver.LaunchConfig(
-            **fixed, block_x=code.num_warps * 32, block_y=1, block_z=1,
+            grid_x=x, grid_y=y, grid_z=z, block_x=code.num_warps * 32, block_y=1, block_z=1,
             shared_bytes=code.shared_bytes,
         )  # fmt: skip
-        arguments = (ctypes.byref(config), ctypes.c_void_p(variant.function), places, None)
-        return _Kernel(field, EXTENTS.index(extent), config, arguments)
+        if dict(configuration.constexprs).get("PDL") and kernel in DEPENDENTS:
+            config.attributes = ctypes.addressof(driver.programmatic_serialization())
+            config.num_attributes = 1
+        function = ctypes.c_void_p(variant.function)
+        return config, (ctypes.byref(config), function, self._places[kernel], None)
+
+    def _places_of(self, variant: LoadedVariant, cells: dict[str, int]) -> ctypes.Array[Any]:
+        """Where in the frame each of a kernel's arguments is."""
+        bound = bindings(variant.entry.launch.kernel, self._form)
+        # Triton appends the pointers to global and profile scratch memory; both are null here,
+        # since the build refuses kernels that need either.
+        names = [bound[name] for name, _ in variant.entry.object.parameters] + ["null", "null"]
+        frame = ctypes.addressof(self._frame)
+        return (ctypes.c_void_p * len(names))(
+            *(frame + cells.get(name, cells["null"]) for name in names)
+        )
 
 
-class _Kernel(NamedTuple):
-    """A launch configuration, the one grid field that changes with the index of its extent in
-    `EXTENTS`, and the arguments of cuLaunchKernelEx."""
+class _Bound(NamedTuple):
+    """What stays for one set of counts: sizes in bytes, and each launch with its configuration."""
 
-    field: str
-    extent: int
-    config: driver.LaunchConfig
-    arguments: tuple[object, ...]
+    rows: int
+    states_offset: int
+    decay_offset: int
+    workspace_bytes: int
+    launches: tuple[tuple[driver.LaunchConfig, tuple[object, ...]], ...]
 
 
 def _types(variants: Sequence[LoadedVariant], form: Form) -> dict[str, str]:

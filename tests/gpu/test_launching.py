@@ -107,7 +107,7 @@ def test_two_threads_on_two_streams_with_changing_batches_stay_right_and_grow_no
             torch.cuda.synchronize()
             with torch.cuda.stream(stream):
                 for i in range(calls):
-                    call(own[(i * (turn + 1)) % len(own)][1])
+                    call(own[(i + turn) % len(own)][1])
             stream.synchronize()
             for p, a in own:
                 assert_right(p, a)

@@ -71,10 +71,10 @@ class Interpreter:
 
     def _configuration(self, kernel: str, layout: ScanLayout) -> Configuration:
         n = max(self.block_n, 1 << (layout.dstate - 1).bit_length())
-        tile = {"BLOCK_P": self.block_p, "BLOCK_N": n, "STATE_NP": self.state_np, "STAGES": 1}
+        tile = {"BLOCK_P": self.block_p, "BLOCK_N": n, "STATE_NP": self.state_np, "PDL": False, "STAGES": 1}
         chosen = {
-            "decay": {"BLOCK_H": 2},
-            "state_passing": {"BLOCK": 64, "STAGES": 1},
+            "decay": {"BLOCK_H": 2, "PDL": False},
+            "state_passing": {"BLOCK": 64, "PDL": False, "STAGES": 1},
             "segment_states": tile,
             "scan": {**tile, "PREFETCH": False},
         }[kernel]

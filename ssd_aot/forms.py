@@ -1,0 +1,110 @@
+"""Where the walk ends and the segments begin: both forms timed, and the rule that follows.
+
+The rule stands in the record and is printed; what a runtime goes by is `operation.FormRule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+
+from ssd_aot.attempts import BudgetSpent, Clock
+from ssd_aot.launches import Launch
+from ssd_aot.measuring import Chosen, Measure
+from ssd_aot.operation import FormRule
+from ssd_aot.records import FormPoint, geometric_mean
+from ssd_aot.tuning_groups import Call
+from ssd_aot.workloads import Workload, scans_of, timed_problems
+
+SHAPES = ((1, 512), (1, 2048), (1, 8192), (2, 1024), (2, 4096), (4, 512), (4, 2048), (8, 1024))
+"""(sequences, tokens of each)."""
+
+WALK_FACTORS = (2.0, 1.0, 1.5, 3.0)
+"""`FormRule.walk_programs` in multiprocessors, the preferred first."""
+
+WALK_TOKENS = (256, 512, 1024)
+
+NOISE = 0.005
+"""A rule must be better than an earlier one by more than this, relative, to be taken."""
+
+
+def measure_forms(
+    calls: Sequence[Call],
+    chosen: Chosen,
+    measure: Measure,
+    clock: Clock,
+    date: str,
+    known: Iterable[FormPoint] = (),
+) -> tuple[tuple[FormPoint, ...], bool]:
+    """Points of every geometry, heads from fewest to most, and whether the budget sufficed.
+
+    Places of `known` points are left out.
+    """
+    done = {point.place for point in known}
+    points: list[FormPoint] = []
+    try:
+        for (geometry, heads), pair in _pairs(calls, chosen.candidates).items():
+            for sequences, length in SHAPES:
+                if (geometry, heads, sequences, sequences * length) in done:
+                    continue
+                clock.check()
+                walk_us, segments_us = (
+                    _time(call, (length,) * sequences, chosen, measure) for call in pair
+                )
+                points.append(
+                    FormPoint(
+                        geometry, heads, sequences, sequences * length, walk_us, segments_us, date
+                    )
+                )  # fmt: skip
+    except BudgetSpent:
+        return tuple(points), False
+    return tuple(points), True
+
+
+def form_rule(points: Sequence[FormPoint], multiprocessors: int) -> FormRule | None:
+    """The rule that loses least against always taking the better form; None without points."""
+    if not points:
+        return None
+    best: tuple[float, FormRule] | None = None
+    for factor, tokens in product(WALK_FACTORS, WALK_TOKENS):
+        rule = FormRule(walk_programs=round(factor * multiprocessors), walk_tokens=tokens)
+        loss = geometric_mean([_loss(rule, point) for point in points])
+        if best is None or loss < best[0] * (1 - NOISE):
+            best = loss, rule
+    return best[1] if best else None
+
+
+def _loss(rule: FormRule, point: FormPoint) -> float:
+    walks = point.sequences * point.heads >= rule.walk_programs or point.tokens <= rule.walk_tokens
+    taken = point.walk_us if walks else point.segments_us
+    return taken / min(point.walk_us, point.segments_us)
+
+
+def _pairs(
+    calls: Sequence[Call], planned: Mapping[Launch, object]
+) -> dict[tuple[str, int], tuple[Call, Call]]:
+    """(walk, segments) of one signature, for each geometry with its fewest, middle and most
+    heads."""
+    found: dict[tuple[str, int], dict[str, Call]] = {}
+    for call in calls:
+        s = call.signature
+        plain = s.has_initstates and s.state_dtype == "fp32" and call.final_states
+        if plain and not s.intermediate_states and all(name in planned for name in call.launches):
+            place = f"{s.headdim}x{s.dstate} {s.dtype}", s.nheads
+            found.setdefault(place, {}).setdefault(call.form, call)
+    heads: dict[str, list[int]] = {}
+    for (geometry, count), pair in sorted(found.items()):
+        if len(pair) == 2:
+            heads.setdefault(geometry, []).append(count)
+    places = [
+        (geometry, count)
+        for geometry, counts in heads.items()
+        for count in sorted({counts[0], counts[len(counts) // 2], counts[-1]})
+    ]
+    return {place: (found[place]["walk"], found[place]["segments"]) for place in places}
+
+
+def _time(call: Call, lengths: tuple[int, ...], chosen: Chosen, measure: Measure) -> float:
+    problems = timed_problems(Workload(call, lengths), measure.device)
+    executor = measure.executor(call.form, chosen.variants(call))
+    return round(measure.median_us(executor, scans_of(call, problems).kept), 3)

@@ -1,0 +1,93 @@
+"""The description of the operation against the Triton functions that it describes."""
+
+from __future__ import annotations
+
+import pytest
+from signature_builders import signature
+
+from ssd_aot.candidates import candidates
+from ssd_aot.operation import (
+    CONSTEXPRS,
+    PARAMETERS,
+    Blocking,
+    Counts,
+    FormRule,
+    grid,
+    launches,
+    workspace,
+)
+from ssd_aot.sources.builtin import MODULES, _layouts, enumerate_launches, kernel_reference
+from ssd_aot.targets import TARGETS, Target, target
+from ssd_aot.triton_compat import kernel_function
+
+RULE = FormRule.for_gpu(132)
+FEW, MANY = signature(num_seqs=(1, 1), nheads=16, ngroups=1), signature(num_seqs=(2, 64))
+
+
+@pytest.mark.parametrize("kernel", MODULES)
+def test_parameters_are_those_of_the_triton_function_in_order(kernel: str) -> None:
+    function = kernel_function(kernel_reference(kernel))
+
+    runtime = tuple(p.name for p in function.params if not p.is_constexpr)
+    assert runtime == PARAMETERS[kernel]
+
+
+@pytest.mark.parametrize("gpu", TARGETS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("kernel", MODULES)
+def test_problem_and_configuration_together_give_every_constexpr_once(
+    kernel: str, gpu: Target
+) -> None:
+    function = kernel_function(kernel_reference(kernel))
+    wanted = sorted(p.name for p in function.params if p.is_constexpr)
+    launch = next(x for x in enumerate_launches(FEW, RULE) if x.kernel == kernel)
+
+    for configuration in candidates(launch, gpu):
+        chosen = [name for name, _ in configuration.constexprs]
+        assert sorted([*CONSTEXPRS[kernel], *chosen]) == wanted
+
+
+def test_every_launch_gives_each_parameter_once_in_order() -> None:
+    for one in (FEW, MANY):
+        for launch in enumerate_launches(one, RULE):
+            assert tuple(a.name for a in launch.arguments) == PARAMETERS[launch.kernel]
+            assert tuple(name for name, _ in launch.constexprs) == CONSTEXPRS[launch.kernel]
+
+
+FORMS = {
+    "enough sequences and heads to fill the GPU": ((64, 132, 8192), "walk"),
+    "one long sequence of few heads": ((16, 1, 8192), "segments"),
+    "one short sequence": ((16, 1, 256), "walk"),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_the_form_follows_from_what_the_host_knows(case: str) -> None:
+    (nheads, sequences, tokens), wanted = FORMS[case]
+    layout = _layouts(signature(nheads=nheads, ngroups=1))[0]
+
+    assert RULE.choose(layout, Counts(tokens, sequences, sequences)) == wanted
+
+
+def test_rows_cover_any_lengths() -> None:
+    """Every sequence may end in a partly filled block."""
+    lengths = [1, 64, 65, 700, 0]
+    counts = Counts(sum(lengths), len(lengths), len(lengths))
+
+    assert counts.rows(64) >= sum(-(-length // 64) for length in lengths)
+
+
+def test_grids_and_workspaces_are_positive_for_every_candidate() -> None:
+    layout = _layouts(FEW)[0]
+    counts = Counts(4096, 1, 1)
+
+    for form in ("walk", "segments"):
+        assert all(size > 0 for size in workspace(layout, counts, form).values())
+        for launch in launches(layout, form):
+            for configuration in candidates(launch, target("h200")):
+                extents = grid(launch.kernel, layout, counts, form, configuration)
+                assert all(extent >= 1 for extent in extents)
+                assert max(extents[1:]) <= 65535
+
+
+def test_a_segment_is_a_whole_number_of_chunks() -> None:
+    assert Blocking().segment % Blocking().chunk == 0
