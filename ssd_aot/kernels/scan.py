@@ -23,10 +23,14 @@ from ssd_aot.kernels.tiles import (
 
 
 @triton.jit
-def prefetch_rows(base, position, last, token_stride, CHUNK: tl.constexpr, BYTES: tl.constexpr):
+def prefetch_rows(
+    base, position, last, token_stride, columns, CHUNK: tl.constexpr, COLUMNS: tl.constexpr
+):
     """Ask the L2 cache for the rows of the next chunk, one request a 32-byte sector."""
+    BYTES: tl.constexpr = base.dtype.element_ty.primitive_bitwidth // 8
     row = tl.minimum(position + tl.arange(0, CHUNK), last).to(tl.int64)[:, None]
-    sector = tl.arange(0, BYTES // 32)[None, :]
+    # Where the block is wider than what is left of the head, its last sector is asked for again.
+    sector = tl.minimum(tl.arange(0, COLUMNS * BYTES // 32), (columns * BYTES - 1) // 32)[None, :]
     address = (base + row * token_stride).to(tl.int64) + sector * 32
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
@@ -36,6 +40,18 @@ def prefetch_rows(base, position, last, token_stride, CHUNK: tl.constexpr, BYTES
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def chunk_scores(C_tile, B_tile, cum, u, D_head, D_FORM: tl.constexpr, PRECISION: tl.constexpr):
+    """(token, token) weights of a chunk's own inputs in its outputs, D per head on the diagonal."""
+    token = tl.arange(0, C_tile.shape[0])
+    scores = tl.dot(C_tile, tl.trans(B_tile), input_precision=PRECISION)
+    weights = tl.exp2(cum[:, None] - u[None, :])
+    scores = scores * tl.where(token[:, None] >= token[None, :], weights, 0.0)
+    if D_FORM == 1:
+        scores += tl.where(token[:, None] == token[None, :], D_head, 0.0)
+    return scores
 
 
 @triton.jit
@@ -82,23 +98,19 @@ def scan_chunk(
         B + start * B_token + (token[:, None] * B_token + n[None, :]),
         row_inside, n_inside[None, :], ROWS_MASKED, N_MASKED,
     )  # fmt: skip
+    cum = tl.load(terms + token)
+    u = tl.load(terms + plane + token)
+    total = tl.load(terms + (CHUNK - 1))
+    w = tl.exp2(total - u)
+    scores = chunk_scores(C_tile, B_tile, cum, u, D_head, D_FORM, PRECISION)
     x_tile = load_tile(
         x + start * x_token + (token[:, None] * x_token + p[None, :]),
         row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
     )  # fmt: skip
-    cum = tl.load(terms + token)
-    u = tl.load(terms + plane + token)
-    total = tl.load(terms + (CHUNK - 1))
-
-    scores = tl.dot(C_tile, tl.trans(B_tile), input_precision=PRECISION)
     operand = to_operand(state, C_tile)
     if not STATE_NP:
         operand = tl.trans(operand)
     y = tl.dot(C_tile, operand, input_precision=PRECISION) * tl.exp2(cum)[:, None]
-    weights = tl.exp2(cum[:, None] - u[None, :])
-    scores = scores * tl.where(token[:, None] >= token[None, :], weights, 0.0)
-    if D_FORM == 1:
-        scores += tl.where(token[:, None] == token[None, :], D_head, 0.0)
     y = tl.dot(to_operand(scores, x_tile), x_tile, acc=y, input_precision=PRECISION)
     if D_FORM == 2:
         y += D_columns[None, :] * x_tile.to(tl.float32)
@@ -113,8 +125,131 @@ def scan_chunk(
         y.to(out.dtype.element_ty),
         row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
     )  # fmt: skip
-    return update_state(
-        state, B_tile, x_tile, tl.exp2(total - u), tl.exp2(total), STATE_NP, PRECISION
+    return update_state(state, B_tile, x_tile, w, tl.exp2(total), STATE_NP, PRECISION)
+
+
+@triton.jit
+def walk_columns(
+    first_column,
+    x,
+    B,
+    C,
+    D,
+    z,
+    out,
+    initial,
+    final,
+    terms,
+    plane,
+    begin,
+    end,
+    x_token,
+    B_token,
+    C_token,
+    z_token,
+    out_token,
+    initial_row,
+    final_row,
+    HEADDIM: tl.constexpr,
+    DSTATE: tl.constexpr,
+    HAS_INITSTATES: tl.constexpr,
+    HAS_FINAL_STATES: tl.constexpr,
+    D_FORM: tl.constexpr,
+    HAS_Z: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    P_MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STATE_NP: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """All chunks of tokens [begin, end) for COLUMNS columns of one head; the pointers are those of
+    the head, `D` of its entry or row."""
+    N_MASKED: tl.constexpr = DSTATE != BLOCK_N
+    p = first_column + tl.arange(0, COLUMNS)
+    n = tl.arange(0, BLOCK_N)
+    p_inside = p < HEADDIM
+    n_inside = n < DSTATE
+    D_head = 0.0
+    D_columns = p.to(tl.float32)
+    if D_FORM == 1:
+        D_head = tl.load(D).to(tl.float32)
+    if D_FORM == 2:
+        D_columns = tl.load(D + p, mask=p_inside, other=0.0).to(tl.float32)
+    if HAS_INITSTATES:
+        state = load_state(
+            initial, p, n, initial_row, p_inside, n_inside, P_MASKED, N_MASKED, STATE_NP
+        )
+    else:
+        state = tl.zeros((BLOCK_N, COLUMNS) if STATE_NP else (COLUMNS, BLOCK_N), tl.float32)
+    full_end = begin + (end - begin) // CHUNK * CHUNK
+    for position in tl.range(begin, full_end, CHUNK, num_stages=STAGES, disable_licm=True):
+        if PREFETCH:
+            prefetch_rows(
+                x + first_column, position + CHUNK, end - 1, x_token, HEADDIM - first_column,
+                CHUNK, COLUMNS,
+            )  # fmt: skip
+        state = scan_chunk(
+            state, x, B, C, z, out, terms, plane, position, end, D_head, D_columns, p, n,
+            p_inside, n_inside, x_token, B_token, C_token, z_token, out_token, D_FORM, HAS_Z,
+            CHUNK, P_MASKED, N_MASKED, False, STATE_NP, PRECISION,
+        )  # fmt: skip
+        terms += CHUNK
+    if full_end < end:
+        state = scan_chunk(
+            state, x, B, C, z, out, terms, plane, full_end, end, D_head, D_columns, p, n,
+            p_inside, n_inside, x_token, B_token, C_token, z_token, out_token, D_FORM, HAS_Z,
+            CHUNK, P_MASKED, N_MASKED, True, STATE_NP, PRECISION,
+        )  # fmt: skip
+    if HAS_FINAL_STATES:
+        store_state(final, state, p, n, final_row, p_inside, n_inside, P_MASKED, N_MASKED, STATE_NP)
+
+
+@triton.jit
+def load_state(
+    base,
+    p,
+    n,
+    row_stride,
+    p_inside,
+    n_inside,
+    P_MASKED: tl.constexpr,
+    N_MASKED: tl.constexpr,
+    STATE_NP: tl.constexpr,
+):
+    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
+    return load_tile(
+        state_pointers(base, p, n, row_stride, STATE_NP),
+        row_mask,
+        column_mask,
+        N_MASKED if STATE_NP else P_MASKED,
+        P_MASKED if STATE_NP else N_MASKED,
+    ).to(tl.float32)
+
+
+@triton.jit
+def store_state(
+    base,
+    state,
+    p,
+    n,
+    row_stride,
+    p_inside,
+    n_inside,
+    P_MASKED: tl.constexpr,
+    N_MASKED: tl.constexpr,
+    STATE_NP: tl.constexpr,
+):
+    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
+    store_tile(
+        state_pointers(base, p, n, row_stride, STATE_NP),
+        state.to(base.dtype.element_ty),
+        row_mask,
+        column_mask,
+        N_MASKED if STATE_NP else P_MASKED,
+        P_MASKED if STATE_NP else N_MASKED,
     )
 
 
@@ -172,20 +307,20 @@ def scan(
     SEGMENT: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    TAIL_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STATE_NP: tl.constexpr,
     PREFETCH: tl.constexpr,
     PDL: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Grid (nheads * cdiv(HEADDIM, BLOCK_P), spans), or (…, segments) when SEGMENT is not 0.
+    """Grid (nheads * parts, spans), or (…, segments) when SEGMENT is not 0.
 
-    With SEGMENT, program r takes the segment numbered r by `spans`, whose state before its first
-    token is `initial_states[r]`. D_FORM: 0 none, 1 per head, 2 per head and dim.
+    A head's columns are cut into parts of BLOCK_P, and with TAIL_P the last part is that wide. With
+    SEGMENT, program r takes the segment numbered r by `spans`, whose state before its first token
+    is `initial_states[r]`. D_FORM: 0 none, 1 per head, 2 per head and dim.
     """
     PARTS: tl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
-    P_MASKED: tl.constexpr = HEADDIM % BLOCK_P != 0
-    N_MASKED: tl.constexpr = DSTATE != BLOCK_N
     block = tl.program_id(1)
     if SEGMENT > 0:
         span = find_span(spans, block, num_spans, spans_stride, span_tokens, PACKED, SEGMENT)
@@ -204,11 +339,7 @@ def scan(
         end = tl.minimum(end, begin + SEGMENT)
 
     head = tl.program_id(0) // PARTS
-    first_column = (tl.program_id(0) % PARTS) * BLOCK_P
-    p = first_column + tl.arange(0, BLOCK_P)
-    n = tl.arange(0, BLOCK_N)
-    p_inside = p < HEADDIM
-    n_inside = n < DSTATE
+    part = tl.program_id(0) % PARTS
     group = (head // heads_per_group).to(tl.int64)
     wide_head = head.to(tl.int64)
     x += wide_head * x_head
@@ -227,56 +358,40 @@ def scan(
             z += batch * z_batch
         begin -= span_start
         end -= span_start
-    D_head = 0.0
-    D_columns = p.to(tl.float32)
-    if D_FORM == 1:
-        D_head = tl.load(D + head * D_head_stride).to(tl.float32)
-    if D_FORM == 2:
-        D_columns = tl.load(D + head * D_head_stride + p, mask=p_inside, other=0.0).to(tl.float32)
-
-    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
-    ROW_MASKED: tl.constexpr = N_MASKED if STATE_NP else P_MASKED
-    COLUMN_MASKED: tl.constexpr = P_MASKED if STATE_NP else N_MASKED
-    if PDL:
-        wait_for_previous()
+    if D_FORM > 0:
+        D += head * D_head_stride
+    initial = initial_states
     if HAS_INITSTATES:
-        initial = initial_states + block.to(tl.int64) * initial_slot + wide_head * initial_head
-        state = load_tile(
-            state_pointers(initial, p, n, initial_row, STATE_NP),
-            row_mask, column_mask, ROW_MASKED, COLUMN_MASKED,
-        ).to(tl.float32)  # fmt: skip
-    else:
-        state = tl.zeros((BLOCK_N, BLOCK_P) if STATE_NP else (BLOCK_P, BLOCK_N), tl.float32)
-
-    plane = nheads.to(tl.int64) * rows * CHUNK
-    terms = decay_terms + (wide_head * rows + row) * CHUNK
-    full_end = begin + (end - begin) // CHUNK * CHUNK
-    for position in tl.range(begin, full_end, CHUNK, num_stages=STAGES, disable_licm=True):
-        if PREFETCH:
-            prefetch_rows(
-                x + first_column, position + CHUNK, end - 1, x_token, CHUNK,
-                BLOCK_P * x.dtype.element_ty.primitive_bitwidth // 8,
-            )  # fmt: skip
-        state = scan_chunk(
-            state, x, B, C, z, out, terms, plane, position, end, D_head, D_columns,
-            p, n, p_inside, n_inside, x_token, B_token, C_token, z_token, out_token,
-            D_FORM, HAS_Z, CHUNK, P_MASKED, N_MASKED, False, STATE_NP, PRECISION,
-        )  # fmt: skip
-        terms += CHUNK
-    if full_end < end:
-        state = scan_chunk(
-            state, x, B, C, z, out, terms, plane, full_end, end, D_head, D_columns,
-            p, n, p_inside, n_inside, x_token, B_token, C_token, z_token, out_token,
-            D_FORM, HAS_Z, CHUNK, P_MASKED, N_MASKED, True, STATE_NP, PRECISION,
-        )  # fmt: skip
-
+        initial += block.to(tl.int64) * initial_slot + wide_head * initial_head
+    final = final_states
     if HAS_FINAL_STATES:
         slot = tl.load(
             final_slots + span * final_slots_stride, mask=has_final_slots != 0, other=span
         ).to(tl.int64)
-        final = final_states + slot * final_slot + wide_head * final_head
-        store_tile(
-            state_pointers(final, p, n, final_row, STATE_NP),
-            state.to(final_states.dtype.element_ty),
-            row_mask, column_mask, ROW_MASKED, COLUMN_MASKED,
+        final += slot * final_slot + wide_head * final_head
+    plane = nheads.to(tl.int64) * rows * CHUNK
+    terms = decay_terms + (wide_head * rows + row) * CHUNK
+    if PDL:
+        wait_for_previous()
+    if TAIL_P > 0:
+        if part == PARTS - 1:
+            walk_columns(
+                part * BLOCK_P, x, B, C, D, z, out, initial, final, terms, plane, begin, end,
+                x_token, B_token, C_token, z_token, out_token, initial_row, final_row, HEADDIM,
+                DSTATE, HAS_INITSTATES, HAS_FINAL_STATES, D_FORM, HAS_Z, CHUNK, PRECISION, TAIL_P,
+                (HEADDIM - (PARTS - 1) * BLOCK_P) != TAIL_P, BLOCK_N, STATE_NP, PREFETCH, STAGES,
+            )  # fmt: skip
+        else:
+            walk_columns(
+                part * BLOCK_P, x, B, C, D, z, out, initial, final, terms, plane, begin, end,
+                x_token, B_token, C_token, z_token, out_token, initial_row, final_row, HEADDIM,
+                DSTATE, HAS_INITSTATES, HAS_FINAL_STATES, D_FORM, HAS_Z, CHUNK, PRECISION, BLOCK_P,
+                False, BLOCK_N, STATE_NP, PREFETCH, STAGES,
+            )  # fmt: skip
+    else:
+        walk_columns(
+            part * BLOCK_P, x, B, C, D, z, out, initial, final, terms, plane, begin, end, x_token,
+            B_token, C_token, z_token, out_token, initial_row, final_row, HEADDIM, DSTATE,
+            HAS_INITSTATES, HAS_FINAL_STATES, D_FORM, HAS_Z, CHUNK, PRECISION, BLOCK_P,
+            HEADDIM % BLOCK_P != 0, BLOCK_N, STATE_NP, PREFETCH, STAGES,
         )  # fmt: skip

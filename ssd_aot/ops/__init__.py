@@ -13,7 +13,7 @@ from torch import Tensor
 from ssd_aot.errors import UsageError
 from ssd_aot.ops import mamba_ssm, tensorrt_llm
 from ssd_aot.ops.prepared import PreparedLayer, prepare
-from ssd_aot.ops.scan import new_states, scan
+from ssd_aot.ops.scanning import new_states, scan
 
 __all__ = [
     "PreparedLayer",

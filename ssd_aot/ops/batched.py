@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot.errors import UsageError
-from ssd_aot.ops.scan import new_states, scan
+from ssd_aot.ops.scanning import new_states, scan
 
 
 def scan_batch(

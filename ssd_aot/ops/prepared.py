@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ssd_aot.errors import UsageError
 from ssd_aot.ops import recall
-from ssd_aot.ops.scan import scan
+from ssd_aot.ops.scanning import scan
 
 
 class PreparedLayer:

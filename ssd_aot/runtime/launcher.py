@@ -74,8 +74,9 @@ class PreparedScan:
         self._queue = queue
         self._layout = layout
         self._form = form
-        self._variants = tuple(variants)
+        self._chosen = [(v.entry.launch.kernel, v.entry.configuration) for v in variants]
         self._bound: dict[Counts, _Bound] = {}
+        self._current: _Bound | None = None
         changing = (*tensors, *WORKSPACES, *COUNT_NAMES)
         pointers = len(tensors) + len(WORKSPACES)
         changing_format = "<" + "Q" * pointers + CELL_FORMATS["i32"] * len(COUNT_NAMES)
@@ -94,7 +95,7 @@ class PreparedScan:
             static_format, self._frame, struct.calcsize(changing_format), *static.values()
         )
         cells = {name: 8 * place for place, name in enumerate((*changing, *static))}
-        self._places = {v.entry.launch.kernel: self._places_of(v, cells) for v in variants}
+        self._launches = [self._launch_of(variant, cells) for variant in variants]
         self._launch = driver.launch_kernel()
 
     def __call__(self, addresses: Iterable[int], counts: Counts, stream: int) -> None:
@@ -107,13 +108,15 @@ class PreparedScan:
             bound = self._bind(counts)
         queue = self._queue
         with queue.lock:
+            if bound is not self._current:
+                self._point_at(bound)
             space, owner = queue.workspaces.take(bound.workspace_bytes, stream)
             states = space + bound.states_offset
             self._pack(
                 self._frame, 0, *addresses, space, states, space + bound.decay_offset,
                 counts.spans, counts.span_tokens, bound.rows,
             )  # fmt: skip
-            for config, arguments in bound.launches:
+            for config, arguments in self._launches:
                 config.stream = stream
                 status = self._launch(*arguments)
                 if status:
@@ -132,17 +135,24 @@ class PreparedScan:
             states_offset=states,
             decay_offset=decay,
             workspace_bytes=decay + sizes.get("segment_decay", 0),
-            launches=tuple(self._kernel(variant, counts) for variant in self._variants),
+            grids=tuple(
+                grid(kernel, layout, counts, form, configuration)
+                for kernel, configuration in self._chosen
+            ),
         )
         if len(self._bound) >= KEPT_COUNTS:
             self._bound.clear()
         self._bound[counts] = bound
         return bound
 
+    def _point_at(self, bound: _Bound) -> None:
+        for (config, _), programs in zip(self._launches, bound.grids, strict=True):
+            config.grid_x, config.grid_y, config.grid_z = programs
+        self._current = bound
+
     def bare_launches(self) -> tuple[tuple[Callable[..., int], tuple[object, ...]], ...]:
         """The driver calls of the last call alone, with its arguments, for measuring beside it."""
-        *_, bound = self._bound.values()
-        return tuple((self._launch, arguments) for _, arguments in bound.launches)
+        return tuple((self._launch, arguments) for _, arguments in self._launches)
 
     def _launch_again(self, status: int, arguments: Sequence[object]) -> None:
         """After a failure: a thread that has made no CUDA call yet has no context; give it the
@@ -153,22 +163,20 @@ class PreparedScan:
             status = self._launch(*arguments)
         driver.check(status, "cuLaunchKernelEx")
 
-    def _kernel(
-        self, variant: LoadedVariant, counts: Counts
+    def _launch_of(
+        self, variant: LoadedVariant, cells: dict[str, int]
     ) -> tuple[driver.LaunchConfig, tuple[object, ...]]:
-        """The launch configuration and the arguments of cuLaunchKernelEx."""
+        """The launch configuration, still without a grid, and the arguments of
+        cuLaunchKernelEx."""
         code, kernel = variant.entry.object, variant.entry.launch.kernel
-        configuration = variant.entry.configuration
-        x, y, z = grid(kernel, self._layout, counts, self._form, configuration)
         config = driver.LaunchConfig(
-            grid_x=x, grid_y=y, grid_z=z, block_x=code.num_warps * 32, block_y=1, block_z=1,
-            shared_bytes=code.shared_bytes,
-        )  # fmt: skip
-        if dict(configuration.constexprs).get("PDL") and kernel in DEPENDENTS:
+            block_x=code.num_warps * 32, block_y=1, block_z=1, shared_bytes=code.shared_bytes
+        )
+        if dict(variant.entry.configuration.constexprs).get("PDL") and kernel in DEPENDENTS:
             config.attributes = ctypes.addressof(driver.programmatic_serialization())
             config.num_attributes = 1
         function = ctypes.c_void_p(variant.function)
-        return config, (ctypes.byref(config), function, self._places[kernel], None)
+        return config, (ctypes.byref(config), function, self._places_of(variant, cells), None)
 
     def _places_of(self, variant: LoadedVariant, cells: dict[str, int]) -> ctypes.Array[Any]:
         """Where in the frame each of a kernel's arguments is."""
@@ -183,13 +191,13 @@ class PreparedScan:
 
 
 class _Bound(NamedTuple):
-    """What stays for one set of counts: sizes in bytes, and each launch with its configuration."""
+    """What stays for one set of counts: sizes in bytes, and each launch's programs."""
 
     rows: int
     states_offset: int
     decay_offset: int
     workspace_bytes: int
-    launches: tuple[tuple[driver.LaunchConfig, tuple[object, ...]], ...]
+    grids: tuple[tuple[int, int, int], ...]
 
 
 def _types(variants: Sequence[LoadedVariant], form: Form) -> dict[str, str]:

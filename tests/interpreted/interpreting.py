@@ -41,6 +41,7 @@ class Interpreter:
     form: Form
     blocking: Blocking = SMALL
     block_p: int = 16
+    tail_p: int = 0
     block_n: int = 16
     state_np: bool = False
     ran: list[str] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Interpreter:
             "decay": {"BLOCK_H": 2, "PDL": False},
             "state_passing": {"BLOCK": 64, "PDL": False, "STAGES": 1},
             "segment_states": tile,
-            "scan": {**tile, "PREFETCH": False},
+            "scan": {**tile, "TAIL_P": self.tail_p, "PREFETCH": False},
         }[kernel]
         return Configuration(tuple(chosen.items()), 4, 1)
 

@@ -62,6 +62,19 @@ def test_any_problem_matches_the_recurrence(
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fields", [{"headdim": 48}, {"headdim": 40, "D": "headdim", "z": True}])
+def test_a_head_of_two_unequal_column_blocks_matches_the_recurrence(
+    form: Form, fields: dict[str, object]
+) -> None:
+    p = problem((40, 7), **fields)
+    with executing(Interpreter(form, block_p=32, tail_p=16)):
+        found = p.run()
+    wanted = p.reference()
+    assert error(found.out, wanted.out) < 1e-5
+    assert error(found.states, wanted.states) < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_an_empty_sequence_keeps_its_initial_state_and_leaves_the_others_alone(form: Form) -> None:
     """C61."""
     p = problem((20, 0, 20))
