@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ssd_aot.build_cache import BuildCache
+from ssd_aot.compile_rounds import WEIGHTS
 from ssd_aot.compiled_candidates import (
     CandidateLaunch,
     CompiledCandidate,
     CompiledCandidates,
-    kernel_sources,
 )
 from ssd_aot.compiling import CompileTask, compile_all
-from ssd_aot.launches import Configuration, Variant
+from ssd_aot.launches import Configuration, Launch, Variant
 from ssd_aot.plan import PlannedLaunch, make_plan
 from ssd_aot.progress import Progress
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.builtin import kernel_reference
+from ssd_aot.sources.builtin import kernel_reference, kernel_sources
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
+
+_SETTLED = "not compiled: its launch is settled"
 
 
 def compile_spec(
@@ -49,10 +51,17 @@ def compile_candidates(
     out: Path,
     *,
     jobs: int,
+    settled: Mapping[Launch, Configuration] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CompiledCandidates:
-    """As `compile_spec`, for launches planned already."""
-    tasks = [_task(planned, c) for planned in launches for c in planned.candidates]
+    """As `compile_spec`, for launches planned already; of a `settled` one its winner alone."""
+    winners = settled or {}
+    tasks = [
+        _task(planned, configuration)
+        for planned in launches
+        for configuration in planned.candidates
+        if winners.get(planned.launch, configuration) == configuration
+    ]
     with BuildCache.beside(out) as cache:
         result = compile_all(tasks, jobs=jobs, cache=cache, on_progress=on_progress)
         cache.discard()
@@ -73,7 +82,9 @@ def compile_candidates(
             if made is not None:
                 cubins[made.code.sha256] = made.cubin
             code = made.code if made else None
-            compiled.append(CompiledCandidate(configuration, code, reasons.get(order, "")))
+            compiled.append(
+                CompiledCandidate(configuration, code, "" if code else reasons.get(order, _SETTLED))
+            )
         entries.append(CandidateLaunch(planned, tuple(compiled)))
     return CompiledCandidates(
         target=target,
@@ -86,8 +97,6 @@ def compile_candidates(
 
 
 def _task(planned: PlannedLaunch, configuration: Configuration) -> CompileTask:
-    """The kernels that compile longest weigh most, so that they start first."""
     kernel = planned.launch.kernel
-    weight = {"scan": 3.0, "segment_states": 2.0}.get(kernel, 1.0)
     variant = Variant(planned.launch, configuration)
-    return CompileTask(kernel_reference(kernel), variant, planned.target, weight)
+    return CompileTask(kernel_reference(kernel), variant, planned.target, WEIGHTS[kernel])

@@ -65,7 +65,7 @@ def _scan(headdim: int, dstate: int, wide: bool, target: Target) -> tuple[Config
         for prefetch in (True, False) if hopper else (False, True):
             if may_prefetch or not prefetch:
                 tile = _tile(columns, dstate, state_np, stage, target)
-                found.append(_configure({**tile, "PREFETCH": prefetch}, warp, stage))
+                found.append(_configure({**tile, "TAIL_P": 0, "PREFETCH": prefetch}, warp, stage))
     return tuple(found)
 
 

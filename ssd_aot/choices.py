@@ -9,11 +9,16 @@ from pathlib import Path
 
 from ssd_aot.bundle.manifest import Toolchain, Tuning
 from ssd_aot.errors import BuildError, SpecError
-from ssd_aot.launches import Configuration
-from ssd_aot.plan import PlannedLaunch
+from ssd_aot.launches import Configuration, Launch
 from ssd_aot.record_text import read_record
 from ssd_aot.records import Entry, Record, Session, offered_digest
 from ssd_aot.targets import Target, target
+
+SOURCE = "builtin"
+"""The source whose records these are: engine kernels are tuned by the engine's own autotuner."""
+
+SHOWN = 5
+"""How many choices an error spells out."""
 
 FOLDER = Path("tuning")
 """Where a project keeps its own records, and where `build` writes what it measures."""
@@ -57,44 +62,44 @@ class Chooser:
     toolchain: Toolchain
     sources: tuple[tuple[str, str], ...]
 
-    def choose(self, planned: PlannedLaunch, *, pinned: bool = False) -> Choice:
-        """The choice for a launch; one whose kernel the spec pins takes the pin's first."""
-        first = planned.candidates[0]
+    def choose(
+        self,
+        launch: Launch,
+        target: Target,
+        candidates: Sequence[Configuration],
+        *,
+        pinned: bool = False,
+    ) -> Choice:
+        """The choice among a launch's candidates on a target, which are those that a pin leaves
+        where the spec pins the kernel."""
+        first = candidates[0]
         if pinned:
             return Choice(first, Tuning("pinned"))
         borrowed: list[tuple[bool, Choice]] = []
         for file in self.records:
-            entry = file.record.entry(planned.launch)
-            if entry is None or entry.winner not in planned.candidates:
+            entry = file.record.entry(launch)
+            winner = entry.winner if entry else None
+            if entry is None or winner is None or winner not in candidates:
                 continue
-            status = self._status(file.record, entry, planned)
+            differences = self._differences(entry, launch, candidates)
+            status = _status(file.record.gpu, target, differences)
             if status == "measured":
-                return Choice(entry.winner, _measured(entry), file.path)
+                return Choice(winner, _measured(entry), file.path)
             if status:
-                other_gpu = file.record.gpu != planned.target.name
-                borrowed.append((other_gpu, Choice(entry.winner, Tuning(status), file.path)))
+                other_gpu = file.record.gpu != target.name
+                borrowed.append((other_gpu, Choice(winner, Tuning(status), file.path)))
         if borrowed:
             return min(borrowed, key=lambda found: found[0])[1]
         return Choice(first, Tuning("default"))
 
-    def _status(self, record: Record, entry: Entry, planned: PlannedLaunch) -> str:
-        """`measured`, what the choice is borrowed from, or nothing for another architecture."""
-        other_gpu = record.gpu != planned.target.name
-        if other_gpu and not _same_architecture(record.gpu, planned.target):
-            return ""
-        differences = self.differences(entry, planned)
-        if not other_gpu and not differences:
-            return "measured"
-        return f"borrowed from {record.gpu}" + (
-            f" (other {', '.join(differences)})" if differences else ""
-        )
-
-    def differences(self, entry: Entry, planned: PlannedLaunch) -> list[str]:
+    def _differences(
+        self, entry: Entry, launch: Launch, candidates: Sequence[Configuration]
+    ) -> list[str]:
         """What the entry's measurements stand on that is not so here."""
         here = Session.of(self.toolchain, date="", device="", driver="")
         pairs = (
-            ("kernel sources", entry.source, dict(self.sources)[planned.launch.kernel]),
-            ("candidate list", entry.offered, offered_digest(planned.candidates)),
+            ("kernel sources", entry.source, dict(self.sources)[launch.kernel]),
+            ("candidate list", entry.offered, offered_digest(candidates)),
             ("Triton", entry.session.triton_content, here.triton_content),
             ("ptxas", entry.session.ptxas_version, here.ptxas_version),
             ("environment", entry.session.environment, here.environment),
@@ -102,11 +107,23 @@ class Chooser:
         return [name for name, found, wanted in pairs if found != wanted]
 
 
-def refuse_untuned(choices: Sequence[tuple[PlannedLaunch, Tuning]]) -> None:
+def _status(gpu: str, wanted: Target, differences: Sequence[str]) -> str:
+    """`measured`, what the choice is borrowed from, or nothing for another architecture."""
+    if gpu == wanted.name and not differences:
+        return "measured"
+    if gpu != wanted.name and not _same_architecture(gpu, wanted):
+        return ""
+    what = f" (other {', '.join(differences)})" if differences else ""
+    return f"borrowed from {gpu}{what}"
+
+
+def refuse_untuned(choices: Sequence[tuple[str, Tuning]]) -> None:
     """Raises `BuildError`, naming them, when some choice is neither measured nor pinned."""
-    untuned = [(p, t) for p, t in choices if t.status not in ("measured", "pinned")]
+    untuned = [(name, t) for name, t in choices if t.status not in ("measured", "pinned")]
     if untuned:
-        named = "\n".join(f"{planned}: {tuning.status}" for planned, tuning in untuned)
+        named = "\n          ".join(f"{name}: {tuning.status}" for name, tuning in untuned[:SHOWN])
+        if len(untuned) > SHOWN:
+            named += f"\n          and {len(untuned) - SHOWN} more"
         raise BuildError(
             f"{len(untuned)} of {len(choices)} choices were not measured on their GPU",
             where="--require-tuned",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import ssd_aot
 from ssd_aot.errors import SsdAotError, UsageError
-from ssd_aot.spec import Spec, load_spec, resolve_spec
-from ssd_aot.targets import Target, target
+from ssd_aot.selecting import available_cores, read_selection, selection
+from ssd_aot.spec import Spec
+from ssd_aot.targets import Target
+from ssd_aot.tune_command import tune
+
+if TYPE_CHECKING:
+    from ssd_aot.choices import RecordFile
 
 SHOWN_FAILURES = 5
 NOT_REPRODUCIBLE = """\
@@ -47,51 +50,24 @@ def main() -> None:
     """Ahead-of-time compiled Mamba2 SSD kernels."""
 
 
-def selection(command: Any) -> Any:
-    """The options that select what is built: the same for every command that plans."""
-    for option in (
-        click.option("--source", metavar="NAME", help="Overrides the spec's source."),
-        click.option(
-            "--spec", "specs", multiple=True, metavar="FILE",
-            help="A spec file or the name of a shipped one; may be repeated. [default: default]",
-        ),
-        click.option(
-            "--gpu", "gpus", multiple=True, metavar="NAME",
-            help="Target GPU; may be repeated. Overrides the spec's targets.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
-
-
-def read_selection(
-    gpus: Sequence[str], specs: Sequence[str], source: str | None
-) -> tuple[Spec, tuple[Target, ...]]:
-    from ssd_aot.sources import require_source
-
-    spec = load_spec([resolve_spec(name) for name in specs or ("default",)])
-    if source is None:
-        require_source(spec.source, spec.place("source"))
-    else:
-        require_source(source, "--source")
-        spec = replace(spec, source=source)
-    names = gpus or spec.targets
-    if not names:
-        raise UsageError("no target GPU", where="--gpu", found="none", wanted="a GPU name",
-                         mend="pass --gpu NAME or give targets in the spec")  # fmt: skip
-    for notice in spec.notices:
-        click.echo(f"note: {notice}", err=True)
-    return spec, tuple(dict.fromkeys(target(name) for name in names))
+main.add_command(tune)
 
 
 @main.command()
 @selection
 @click.option("--out", type=click.Path(path_type=Path), help="Bundle folder. [default: dist/NAME]")
-@click.option("--jobs", type=click.IntRange(1), default=lambda: available_cores(),
+@click.option("--jobs", type=click.IntRange(1), default=available_cores,
               show_default="the cores here", help="Parallel compilations.")  # fmt: skip
 @click.option("--keep-going", is_flag=True, help="Write an incomplete bundle, and exit 1.")
 @click.option("--max-spill", "max_spill_bytes", type=click.IntRange(0), metavar="BYTES",
               help="Fail launches that spill more a thread.")  # fmt: skip
+@click.option("--tuning", "records", multiple=True, metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="A tuning record, asked before those in ./tuning and the package's own; may be "
+              "repeated.")  # fmt: skip
+@click.option("--no-tune", is_flag=True, help="Measure nothing, also where the target GPU is.")
+@click.option("--require-tuned", is_flag=True,
+              help="Fail unless every configuration was measured on its GPU.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def build(
     gpus: tuple[str, ...],
@@ -101,18 +77,28 @@ def build(
     jobs: int,
     keep_going: bool,
     max_spill_bytes: int | None,
+    records: tuple[Path, ...],
+    no_tune: bool,
+    require_tuned: bool,
     as_json: bool,
 ) -> None:
-    """Plan, compile and write a bundle; needs no GPU."""
+    """Plan, compile, tune where the target GPU is here, and write a bundle; needs no GPU."""
     from ssd_aot.building import build as build_bundle
+    from ssd_aot.choices import find_records
     from ssd_aot.progress import ProgressPrinter
 
     spec, targets = read_selection(gpus, specs, source)
+    found = find_records(records)
+    if not no_tune and tune_here(spec, targets, found, jobs):
+        found = find_records(records)
     place = out or Path("dist") / "+".join(t.name for t in targets)
     report = build_bundle(
         spec, targets, place, jobs=jobs, keep_going=keep_going,
-        max_spill_bytes=max_spill_bytes, on_progress=ProgressPrinter(),
+        max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
+        on_progress=ProgressPrinter(),
     )  # fmt: skip
+    for path, count in report.records:
+        click.echo(f"tuning: {count} choices from {path}", err=True)
     for dropped in report.dropped:
         click.echo(f"dropped: {dropped}", err=True)
     for failure in report.failures[:SHOWN_FAILURES]:
@@ -126,9 +112,22 @@ def build(
         sys.exit(1)
 
 
-def available_cores() -> int:
-    """The cores this process may use, which a container may hold below the machine's."""
-    return len(os.sched_getaffinity(0))
+def tune_here(
+    spec: Spec, targets: Sequence[Target], records: Sequence[RecordFile], jobs: int
+) -> bool:
+    """Measure what no record has for those targets whose GPU is here; whether anything was."""
+    from ssd_aot.host_tuning import is_here, tune_missing
+    from ssd_aot.progress import ProgressPrinter
+
+    reports = [
+        tune_missing(spec, target, records, jobs=jobs, on_progress=ProgressPrinter())
+        for target in targets
+        if is_here(target)
+    ]
+    for report in reports:
+        if report is not None:
+            click.echo(str(report), err=True)
+    return any(reports)
 
 
 @main.command()

@@ -23,7 +23,6 @@ from ssd_aot.launches import Configuration, Launch, canonical_json
 from ssd_aot.operation import launch_abi
 from ssd_aot.plan import PlannedLaunch
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.builtin import MODULES, source_hashes
 from ssd_aot.targets import Target, target
 from ssd_aot.writing import write_error
 
@@ -71,6 +70,11 @@ class CompiledCandidates:
     signatures: tuple[Signature, ...]
     launches: tuple[CandidateLaunch, ...]
     cubins: Mapping[str, bytes]
+
+    @property
+    def count(self) -> int:
+        """Candidates in all, those without code too."""
+        return sum(len(entry.compiled) for entry in self.launches)
 
     def write(self, folder: Path) -> Path:
         """Write `candidates.zip` into `folder`. Raises `HostError` where there is no room."""
@@ -135,17 +139,6 @@ class CompiledCandidates:
                 wanted="what `ssd-aot tune --compile-only` wrote",
                 mend="compile them again",
             ) from error
-
-
-def kernel_sources() -> tuple[tuple[str, str], ...]:
-    """(kernel, sha256 of its module and of the modules all kernels share), sorted."""
-    hashes = {name: sha256 for name, sha256 in source_hashes() if name.startswith("kernels/")}
-    own = {kernel: f"kernels/{module.rpartition('.')[2]}.py" for kernel, module in MODULES.items()}
-    shared = {name: hashes[name] for name in hashes if name not in own.values()}
-    return tuple(
-        (kernel, hashlib.sha256(canonical_json({**shared, "": hashes[file]}).encode()).hexdigest())
-        for kernel, file in sorted(own.items())
-    )
 
 
 def _from_index(index: dict[str, Any], archive: zipfile.ZipFile) -> CompiledCandidates:

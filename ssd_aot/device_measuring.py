@@ -158,10 +158,10 @@ def driver_version() -> str:
 
 def _no_device(target: Target, found: str) -> HostError:
     return HostError(
-        f"tuning for {target.name} needs a {target.name} here",
+        f"tuning for {target.name} needs that GPU",
         where="tune",
         found=found,
-        wanted=f"a {target.name} with its driver, and a torch with CUDA",
+        wanted=f"{target.name}, its driver, and a torch with CUDA",
         mend="run this on such a GPU, or compile here with --compile-only and measure there "
         "with --compiled",
     )

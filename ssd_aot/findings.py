@@ -88,5 +88,5 @@ class Report:
 
 
 def _wrapped(head: str, text: str) -> list[str]:
-    # Not as an initial indent: a path that fits the second line alone would be broken for the first.
+    # Not as an initial indent: a path that fits the second line would be broken for the first.
     return textwrap.wrap(head + text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -112,7 +112,7 @@ def render(bundle: Bundle) -> str:
         ("format", str(data["format"])),
         ("spec", data["spec_digest"]),
         ("source", f"{source['name']} {source['version']}, {len(source['kernels'])} kernels"),
-        ("built with", f"triton {toolchain['triton_version']}, ptxas {toolchain['ptxas_version']}"),
+        ("built with", f"triton {toolchain['triton_version']}, {toolchain['ptxas_version']}"),
         ("built on", f"{toolchain['platform']}, {toolchain['python_abi']}"),
         ("targets", ", ".join(f"{t['name']} ({t['arch']})" for t in data["targets"])),
         ("signatures", str(data["signatures"])),

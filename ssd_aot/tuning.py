@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ssd_aot.attempts import Clock, Setting
+from ssd_aot.choices import SOURCE
 from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import UsageError
 from ssd_aot.forms import form_rule, measure_forms
@@ -24,8 +25,6 @@ from ssd_aot.record_text import read_record, write_record
 from ssd_aot.records import Entry, Record, Session, geometric_mean, merge
 from ssd_aot.searching import Search
 from ssd_aot.tuning_groups import calls_of, make_groups
-
-SOURCE = "builtin"
 
 
 @dataclass(frozen=True)

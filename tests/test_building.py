@@ -282,7 +282,7 @@ def test_candidates_beyond_the_targets_shared_memory_are_dropped(
     """C43: by the target's limit, whatever the machine that builds; none left is a failure with
     both numbers."""
     small = replace(target("rtx-4090"), shared_bytes_optin=limit_bytes)
-    monkeypatch.setattr("ssd_aot.cli.target", lambda name: small)
+    monkeypatch.setattr("ssd_aot.selecting.target", lambda name: small)
     monkeypatch.setattr("ssd_aot.plan.candidates", few_candidates)
     spec, out = write_spec(tmp_path, SHORT), tmp_path / "b"
 
@@ -298,7 +298,7 @@ def test_candidates_beyond_the_targets_shared_memory_are_dropped(
 
 
 def few_candidates(launch: Launch, gpu: Target) -> tuple[Configuration, ...]:
-    """The first two that there are, or for `decay` one that needs much and one that needs little."""
+    """Two each; of `decay`, one that needs much shared memory and one that needs little."""
     every = candidates(launch, gpu)
     return (every[0], every[-1]) if launch.kernel == "decay" else every[:2]
 
@@ -313,7 +313,7 @@ def test_what_is_there_and_no_bundle_is_refused_before_compiling(
     elif content == "a folder with a file":
         out.mkdir()
         (out / "kept").touch()
-    monkeypatch.setattr("ssd_aot.building._compile_first_fitting", None)
+    monkeypatch.setattr(compiling, "work_off", None)
 
     result = ssd_aot(
         "build", "--gpu", "h200", "--spec", spec,

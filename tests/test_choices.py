@@ -36,7 +36,8 @@ def file(made: Entry, gpu: str = "h200", name: str = "tuning/h200.builtin.json")
 
 
 def choose(*files: RecordFile, toolchain: Toolchain = TOOLCHAIN, pinned: bool = False) -> Choice:
-    return Chooser(files, toolchain, SOURCES).choose(PLANNED, pinned=pinned)
+    chooser = Chooser(files, toolchain, SOURCES)
+    return chooser.choose(PLANNED.launch, PLANNED.target, PLANNED.candidates, pinned=pinned)
 
 
 def test_a_winner_measured_on_the_same_is_measured_and_checked() -> None:
@@ -122,14 +123,15 @@ def test_shipped_records_can_be_read_and_are_of_known_gpus(tmp_path: Path) -> No
 
 def test_require_tuned_refuses_defaults_and_borrowed_choices_by_name() -> None:
     choices = [
-        (PLANNED, Tuning("measured", True)),
-        (PLANNED, Tuning("borrowed from h100")),
-        (PLANNED, Tuning("default")),
+        ("scan A", Tuning("measured", True)),
+        ("scan B", Tuning("borrowed from h100")),
+        ("scan C", Tuning("default")),
     ]
 
     with pytest.raises(BuildError) as caught:
         refuse_untuned(choices)
 
     assert "2 of 3" in caught.value.what
-    assert "borrowed from h100" in caught.value.found and "default" in caught.value.found
+    assert "scan B: borrowed from h100" in caught.value.found
+    assert "scan C: default" in caught.value.found
     refuse_untuned(choices[:1])

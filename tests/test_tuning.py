@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from torch import Tensor
 from tuning_builders import (
     H200,
@@ -28,6 +29,7 @@ from tuning_builders import (
 import ssd_aot.running
 import ssd_aot.workloads
 from ssd_aot.attempts import Clock
+from ssd_aot.cli import main
 from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import BundleError, HostError, UsageError
 from ssd_aot.forms import form_rule
@@ -36,6 +38,7 @@ from ssd_aot.progress import Progress
 from ssd_aot.record_text import read_record
 from ssd_aot.records import Entry, FormPoint, Trial
 from ssd_aot.targets import target
+from ssd_aot.tune_command import read_seconds
 from ssd_aot.tuning import TuneReport, tune
 from ssd_aot.tuning_groups import make_groups
 from ssd_aot.winning import winner
@@ -366,3 +369,50 @@ import ssd_aot.tuning, ssd_aot.device_measuring, ssd_aot.compiled_candidates
 assert "ssd_aot.triton_compat" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=TESTS.parent)
+
+
+def test_the_command_measures_what_was_compiled_elsewhere_without_triton_and_wants_the_gpu(
+    made: CompiledCandidates, tmp_path: Path
+) -> None:
+    made.write(tmp_path)
+    code = f"""
+import sys
+sys.modules["triton"] = None
+from ssd_aot.cli import main
+main(["tune", "--compiled", {str(tmp_path)!r}, "--out", {str(tmp_path / "r.json")!r}])
+"""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=TESTS.parent, env=environment, text=True,
+        capture_output=True,
+    )  # fmt: skip
+
+    assert ended.returncode == 3
+    assert "tuning for h200 needs that GPU" in ended.stderr
+
+
+def test_the_command_merges_two_records(made: CompiledCandidates, tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for path in paths:
+        run(made, FakeMeasure(), Path(path))
+
+    result = CliRunner().invoke(
+        main, ["tune", "--merge", *paths, "--out", str(tmp_path / "c.json")]
+    )
+
+    assert result.exit_code == 0, result.output
+    assert read_record(tmp_path / "c.json") == read_record(Path(paths[0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("30", 30), (None, None)]
+)
+def test_a_budget_is_a_number_and_a_unit(text: str | None, seconds: float | None) -> None:
+    assert read_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10x", "m"])
+def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not a time"):
+        read_seconds(text)

@@ -69,7 +69,8 @@ def check_tensors(tensors: Mapping[str, Tensor], chunk_size: int) -> None:
     if "final_states" in tensors:
         found = tuple(tensors["final_states"].shape)
         check(found[1:] == (nheads, headdim, dstate), "final_states_out", "wrong shape", found,
-              f"(slots, {nheads}, {headdim}, {dstate})", "pass this layer's state cache")  # fmt: skip
+              f"(slots, {nheads}, {headdim}, {dstate})",
+              "pass this layer's state cache")  # fmt: skip
     check(ngroups > 0 and nheads % ngroups == 0, "B", "groups do not divide heads",
           f"{ngroups} groups, {nheads} heads", "nheads % ngroups == 0",
           "check the rank's split")  # fmt: skip
@@ -97,7 +98,8 @@ def _check_dtypes(tensors: Mapping[str, Tensor]) -> None:
     for name in ("x", "dt", "D", "dt_bias", "initial_states", "final_states", "chunk_states"):
         if name in tensors:
             check(tensors[name].dtype in TYPE_NAMES, name, "dtype is not supported",
-                  tensors[name].dtype, "bfloat16, float16 or float32", f"convert {name}")  # fmt: skip
+                  tensors[name].dtype, "bfloat16, float16 or float32",
+                  f"convert {name}")  # fmt: skip
     check(tensors["A"].dtype == torch.float32, "A", "dtype is not float32", tensors["A"].dtype,
           "torch.float32", "pass A as -exp(A_log.float()), as the engines keep it")  # fmt: skip
     for name in ("initial_states", "final_states", "chunk_states"):

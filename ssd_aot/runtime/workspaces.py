@@ -7,6 +7,8 @@ launched), so a captured call gets memory of its own from the graph's pool.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -41,7 +43,8 @@ class Workspaces:
         return address, None
 
 
-_capturing = torch._C._cuda_isCurrentStreamCapturing if torch.cuda.is_available() else bool
+# A torch without CUDA, on which builds run, lacks it.
+_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
 
 
 def aligned_up(size_bytes: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from importlib import resources
 
-from ssd_aot.launches import Launch
+from ssd_aot.launches import Launch, canonical_json
 from ssd_aot.operation import FormRule, ScanLayout, launches
 from ssd_aot.signatures import Signature
 
@@ -38,6 +38,18 @@ def source_hashes() -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, hashlib.sha256(file.read_bytes()).hexdigest())
         for name, file in sorted(files.items())
+    )
+
+
+def kernel_sources() -> tuple[tuple[str, str], ...]:
+    """(kernel, sha256 over its module and the modules that all kernels share), sorted: what a
+    tuning record's measurements of the kernel stand on."""
+    hashes = {name: sha256 for name, sha256 in source_hashes() if name.startswith("kernels/")}
+    own = {kernel: f"kernels/{module.rpartition('.')[2]}.py" for kernel, module in MODULES.items()}
+    shared = {name: sha256 for name, sha256 in hashes.items() if name not in own.values()}
+    return tuple(
+        (kernel, hashlib.sha256(canonical_json({**shared, "": hashes[file]}).encode()).hexdigest())
+        for kernel, file in sorted(own.items())
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ssd_aot.launches import Configuration
+from ssd_aot.launches import Configuration, Constant
 from ssd_aot.operation import (
     Blocking,
     Counts,
@@ -72,14 +72,17 @@ class Interpreter:
 
     def _configuration(self, kernel: str, layout: ScanLayout) -> Configuration:
         n = max(self.block_n, 1 << (layout.dstate - 1).bit_length())
-        tile = {"BLOCK_P": self.block_p, "BLOCK_N": n, "STATE_NP": self.state_np, "PDL": False, "STAGES": 1}
-        chosen = {
+        tile: dict[str, Constant] = {
+            "BLOCK_P": self.block_p, "BLOCK_N": n, "STATE_NP": self.state_np, "PDL": False,
+            "STAGES": 1,
+        }  # fmt: skip
+        every: dict[str, dict[str, Constant]] = {
             "decay": {"BLOCK_H": 2, "PDL": False},
             "state_passing": {"BLOCK": 64, "PDL": False, "STAGES": 1},
             "segment_states": tile,
             "scan": {**tile, "TAIL_P": self.tail_p, "PREFETCH": False},
-        }[kernel]
-        return Configuration(tuple(chosen.items()), 4, 1)
+        }
+        return Configuration(tuple(every[kernel].items()), 4, 1)
 
 
 def teach_bfloat16_dots() -> None:

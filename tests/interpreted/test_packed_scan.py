@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_any_problem_matches_the_recurrence(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fields", [{"headdim": 48}, {"headdim": 40, "D": "headdim", "z": True}])
 def test_a_head_of_two_unequal_column_blocks_matches_the_recurrence(
-    form: Form, fields: dict[str, object]
+    form: Form, fields: dict[str, Any]
 ) -> None:
     p = problem((40, 7), **fields)
     with executing(Interpreter(form, block_p=32, tail_p=16)):

@@ -1,0 +1,65 @@
+"""What a build did, as JSON and for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ssd_aot.bundle.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did. `fresh` compilations ran, `reused` came from an earlier, unfinished build;
+    `unchanged` means that the bundle was there already and nothing ran. `reproducible` is false
+    where this host kept ptxas from choosing the same registers each time; `records` counts the
+    choices that came from each tuning record's file."""
+
+    path: Path
+    manifest: Manifest
+    fresh: int
+    reused: int
+    compile_s: float
+    dropped: tuple[str, ...]
+    failures: tuple[str, ...]
+    unchanged: bool = False
+    reproducible: bool = True
+    records: tuple[tuple[str, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": str(self.path),
+            "digest": self.manifest.digest,
+            "complete": self.manifest.complete,
+            "unchanged": self.unchanged,
+            "reproducible": self.reproducible,
+            "signatures": len(self.manifest.signatures),
+            "variants": len(self.manifest.variants),
+            "bytes": sum(size for _, _, size in self.manifest.files),
+            "compiled": self.fresh,
+            "reused": self.reused,
+            "compile_s": round(self.compile_s, 2),
+            "tuning": dict(Counter(e.tuning.status for e in self.manifest.variants)),
+            "records": dict(self.records),
+            "dropped": list(self.dropped),
+            "failures": list(self.failures),
+        }
+
+    def __str__(self) -> str:
+        facts = self.to_json()
+        tuned = ", ".join(f"tuned: {status} ({n})" for status, n in facts["tuning"].items())
+        made = (
+            "nothing to do, the bundle is there"
+            if self.unchanged
+            else f"compiled {self.fresh}, reused {self.reused}, in {self.compile_s:.1f} s"
+        )
+        return "\n".join(
+            (
+                f"{self.path}: {'complete' if facts['complete'] else 'INCOMPLETE'}, {made}",
+                f"  {facts['signatures']} signatures, {facts['variants']} variants, "
+                f"{facts['bytes'] / 1e6:.1f} MB; {tuned}",
+                f"  digest {facts['digest']}",
+            )
+        )
