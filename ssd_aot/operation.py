@@ -316,29 +316,49 @@ def segments(layout: ScanLayout, counts: Counts) -> int:
 
 def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     """Bytes of each workspace of one call, in the order they are laid out."""
-    tokens = counts.rows(layout.blocking.chunk) * layout.blocking.chunk
-    sizes = {"decay_terms": 2 * layout.nheads * tokens * 4}
+    chunk = layout.blocking.chunk
+    sizes = {"decay_terms": counts.rows(chunk) * (2 * layout.nheads * chunk * 4)}
     if form == "segments":
         cells = segments(layout, counts) * layout.nheads
-        sizes["states"] = cells * layout.headdim * layout.dstate * 4
+        sizes["states"] = cells * (layout.headdim * layout.dstate * 4)
         sizes["segment_decay"] = cells * 4
     return sizes
+
+
+Extent = int | Literal["rows", "spans", "segments", "sequences"]
+
+
+def grid_shape(
+    kernel: str, layout: ScanLayout, form: Form, configuration: Configuration
+) -> tuple[Extent, Extent, Extent]:
+    """Programs along x, y and z; the extent that the counts decide is named."""
+    chosen = dict(configuration.constexprs)
+    if kernel == "decay":
+        return "rows", _divide(layout.nheads, _whole(chosen["BLOCK_H"])), 1
+    if kernel == "state_passing":
+        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
+        return blocks, layout.nheads, "sequences"
+    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
+    return layout.nheads * parts, "spans" if form == "walk" else "segments", 1
+
+
+def extents(layout: ScanLayout, counts: Counts) -> dict[Extent, int]:
+    """The extents that counts decide."""
+    return {
+        "rows": counts.rows(layout.blocking.chunk),
+        "spans": counts.spans,
+        "segments": segments(layout, counts),
+        "sequences": counts.sequences,
+    }
 
 
 def grid(
     kernel: str, layout: ScanLayout, counts: Counts, form: Form, configuration: Configuration
 ) -> tuple[int, int, int]:
-    """Programs along x, y and z."""
-    chosen = dict(configuration.constexprs)
-    if kernel == "decay":
-        heads = _divide(layout.nheads, _whole(chosen["BLOCK_H"]))
-        return counts.rows(layout.blocking.chunk), heads, 1
-    if kernel == "state_passing":
-        blocks = _divide(layout.headdim * layout.dstate, _whole(chosen["BLOCK"]))
-        return blocks, layout.nheads, counts.sequences
-    parts = _divide(layout.headdim, _whole(chosen["BLOCK_P"]))
-    spans = counts.spans if form == "walk" else segments(layout, counts)
-    return layout.nheads * parts, spans, 1
+    """`grid_shape` with the counts filled in."""
+    named = extents(layout, counts)
+    x, y, z = (named.get(e, e) for e in grid_shape(kernel, layout, form, configuration))
+    return _whole(x), _whole(y), _whole(z)
 
 
 def launch_abi() -> str:

@@ -54,7 +54,7 @@ class RememberedCall:
         self._select = itemgetter(*(TENSORS.index(name) for name in names))
         self._guard = _guard(names, present, OPEN, layout.packed)
         self._repeated: _Repeated | None = None
-        self._latest: tuple[Counts, tuple[int, ...]] = (Counts(0, 0, 0), ())
+        self._latest: Counts | None = None
         self._tokens = [i for i, name in enumerate(names) if name in OF_TOKENS and name != "x"]
         self._sequences = [i for i, name in enumerate(names) if name in OF_SEQUENCES]
         # Addresses whose low bits must be zero; none where the layout promises nothing.
@@ -97,10 +97,8 @@ class RememberedCall:
         prepared = self._forms.get(form)
         if prepared is None:
             prepared = self._forms[form] = self._prepare(form)
-        # The slots of the state cache are no count, but the second guard covers them too.
-        shapes = (counts, tuple(tensor.size(0) for tensor in present))
-        if shapes != self._latest:
-            self._latest = shapes
+        if counts != self._latest:
+            self._latest = counts
             return _Repeated(self._guard, counts, prepared)
         self._repeated = _Repeated(
             _guard(self._names, present, frozenset(), self._layout.packed), counts, prepared

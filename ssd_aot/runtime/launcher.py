@@ -19,10 +19,12 @@ from ssd_aot.operation import (
     COUNT_NAMES,
     WORKSPACES,
     Counts,
+    Extent,
     Form,
     ScanLayout,
     bindings,
-    grid,
+    extents,
+    grid_shape,
     static_values,
     workspace,
 )
@@ -74,7 +76,9 @@ class PreparedScan:
         self._queue = queue
         self._layout = layout
         self._form = form
-        self._chosen = [(v.entry.launch.kernel, v.entry.configuration) for v in variants]
+        self._shapes = [
+            grid_shape(v.entry.launch.kernel, layout, form, v.entry.configuration) for v in variants
+        ]
         self._bound: dict[Counts, _Bound] = {}
         self._current: _Bound | None = None
         changing = (*tensors, *WORKSPACES, *COUNT_NAMES)
@@ -125,20 +129,16 @@ class PreparedScan:
 
     def _bind(self, counts: Counts) -> _Bound:
         """What the counts decide. All layers of a step share theirs, so they are kept."""
-        layout, form = self._layout, self._form
-        rows = counts.rows(layout.blocking.chunk)
-        sizes = workspace(layout, counts, form)
+        sizes = workspace(self._layout, counts, self._form)
         states = aligned_up(sizes["decay_terms"])
         decay = states + aligned_up(sizes.get("states", 0))
+        named = extents(self._layout, counts)
         bound = _Bound(
-            rows=rows,
+            rows=named["rows"],
             states_offset=states,
             decay_offset=decay,
             workspace_bytes=decay + sizes.get("segment_decay", 0),
-            grids=tuple(
-                grid(kernel, layout, counts, form, configuration)
-                for kernel, configuration in self._chosen
-            ),
+            grids=[(named.get(x, x), named.get(y, y), named.get(z, z)) for x, y, z in self._shapes],
         )
         if len(self._bound) >= KEPT_COUNTS:
             self._bound.clear()
@@ -197,7 +197,7 @@ class _Bound(NamedTuple):
     states_offset: int
     decay_offset: int
     workspace_bytes: int
-    grids: tuple[tuple[int, int, int], ...]
+    grids: list[tuple[Extent, Extent, Extent]]
 
 
 def _types(variants: Sequence[LoadedVariant], form: Form) -> dict[str, str]:

@@ -9,6 +9,7 @@ import torch
 
 from ssd_aot.signatures import Signature
 
+SHORT_TOKENS = 128
 LONG_TOKENS = 1024
 """Longer than what one sequence walks: reaches the segmented form where a signature has it."""
 
@@ -27,7 +28,9 @@ def warm_up(signatures: Sequence[Signature], device: int) -> None:
         count = signature.num_seqs[0]
         longest = max(1, min(LONG_TOKENS, signature.max_num_batched_tokens) // count)
         unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
-        for length in (unit, max(unit, longest // unit * unit)):
+        # Not a single token: torch gives dimensions of size 1 other strides, another layout.
+        short = max(unit, min(SHORT_TOKENS, longest) // unit * unit)
+        for length in (short, max(short, longest // unit * unit)):
             problem = make_problem(
                 signature, (length,) * count, device=torch.device("cuda", device), fill=False
             )
