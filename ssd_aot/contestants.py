@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot import ops
-from ssd_aot.operation import Blocking, Counts, ScanLayout
+from ssd_aot.layouts import Blocking, Counts, ScanLayout
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem
 from ssd_aot.runtime.loading import loaded_bundle

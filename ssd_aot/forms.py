@@ -10,8 +10,8 @@ from itertools import product
 
 from ssd_aot.attempts import BudgetSpent, Clock
 from ssd_aot.launches import Launch
+from ssd_aot.layouts import FormRule
 from ssd_aot.measuring import Chosen, Measure
-from ssd_aot.operation import FormRule
 from ssd_aot.records import FormPoint, geometric_mean
 from ssd_aot.tuning_groups import Call
 from ssd_aot.workloads import Workload, scans_of, timed_problems

@@ -20,7 +20,7 @@ from ssd_aot.bundle.manifest import Tuning, VariantEntry
 from ssd_aot.compiled_candidates import CandidateLaunch
 from ssd_aot.errors import HostError, SsdAotError
 from ssd_aot.launches import Configuration, Launch
-from ssd_aot.operation import Counts, Form, ScanLayout
+from ssd_aot.layouts import Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor, executing
 from ssd_aot.records import Trial
 from ssd_aot.running import judge_results

@@ -10,7 +10,7 @@ from ssd_aot.candidates import candidates
 from ssd_aot.completeness import RequiredLaunch, RequiredPlan
 from ssd_aot.errors import SpecError
 from ssd_aot.launches import Configuration, Launch
-from ssd_aot.operation import FormRule
+from ssd_aot.layouts import FormRule
 from ssd_aot.signatures import Signature, expand
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ssd_aot.launches import Launch
-from ssd_aot.operation import Blocking, Counts, Form, FormRule, ScanLayout, launches
+from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
+from ssd_aot.operation import launches
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import make_problem
 from ssd_aot.signatures import Signature

@@ -18,8 +18,8 @@ from ssd_aot.errors import UsageError
 from ssd_aot.forms import form_rule, measure_forms
 from ssd_aot.journal import Journal
 from ssd_aot.launches import Launch
+from ssd_aot.layouts import FormRule
 from ssd_aot.measuring import Measure
-from ssd_aot.operation import FormRule
 from ssd_aot.progress import Progress
 from ssd_aot.record_text import read_record, write_record
 from ssd_aot.records import Entry, Record, Session, geometric_mean, merge

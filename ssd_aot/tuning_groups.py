@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ssd_aot.compiled_candidates import CandidateLaunch
 from ssd_aot.launches import Launch
-from ssd_aot.operation import Blocking, Counts, Form, ScanLayout, launches
+from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
+from ssd_aot.operation import launches
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.signatures import Signature

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ssd_aot.operation import Form
+from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.running import lengths_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ssd_aot.operation import Blocking, Counts, ScanLayout
+from ssd_aot.layouts import Blocking, Counts, ScanLayout
 
 
 @dataclass

@@ -12,7 +12,7 @@ from ssd_aot.build_cache import BuildCache
 from ssd_aot.candidates import NARROWEST, candidates
 from ssd_aot.compiling import CompileTask, compile_all
 from ssd_aot.launches import Launch, Variant
-from ssd_aot.operation import FormRule
+from ssd_aot.layouts import FormRule
 from ssd_aot.signatures import Signature
 from ssd_aot.sources.builtin import enumerate_launches, kernel_reference
 from ssd_aot.targets import TARGETS, Target, target

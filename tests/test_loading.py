@@ -16,7 +16,8 @@ from spec_builders import write_spec
 
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError, SsdAotError, UsageError
-from ssd_aot.operation import FormRule, launches
+from ssd_aot.layouts import FormRule
+from ssd_aot.operation import launches
 from ssd_aot.ops.execution import executing
 from ssd_aot.plan import make_plan
 from ssd_aot.problems import make_problem

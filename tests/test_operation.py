@@ -6,16 +6,8 @@ import pytest
 from signature_builders import signature
 
 from ssd_aot.candidates import candidates
-from ssd_aot.operation import (
-    CONSTEXPRS,
-    PARAMETERS,
-    Blocking,
-    Counts,
-    FormRule,
-    grid,
-    launches,
-    workspace,
-)
+from ssd_aot.layouts import Blocking, Counts, FormRule
+from ssd_aot.operation import CONSTEXPRS, PARAMETERS, grid, launches, workspace
 from ssd_aot.sources.builtin import MODULES, _layouts, enumerate_launches, kernel_reference
 from ssd_aot.targets import TARGETS, Target, target
 from ssd_aot.triton_compat import kernel_function

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ssd_aot import ops
 from ssd_aot.errors import UsageError
-from ssd_aot.operation import Counts, ScanLayout
+from ssd_aot.layouts import Counts, ScanLayout
 from ssd_aot.ops.execution import executing
 
 TOKENS, HEADS, HEADDIM, GROUPS, STATES, SEQUENCES = 96, 4, 32, 2, 64, 3

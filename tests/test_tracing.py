@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from signature_builders import signature
 
-from ssd_aot.operation import FormRule
+from ssd_aot.layouts import FormRule
 from ssd_aot.signatures import Signature
 from ssd_aot.sources.builtin import enumerate_launches
 from ssd_aot.tracing import trace

@@ -17,8 +17,8 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.candidates import candidates
 from ssd_aot.compiled_candidates import CandidateLaunch, CompiledCandidate, CompiledCandidates
 from ssd_aot.launches import Configuration, Launch
+from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
 from ssd_aot.measuring import Scan
-from ssd_aot.operation import Blocking, Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor
 from ssd_aot.plan import PlannedLaunch
 from ssd_aot.records import Session

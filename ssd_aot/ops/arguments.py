@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot.errors import UsageError
-from ssd_aot.operation import VECTORISED, WIDE_SUFFIXES, Blocking, Counts, ScanLayout
+from ssd_aot.layouts import VECTORISED, WIDE_SUFFIXES, Blocking, Counts, ScanLayout
 
 TYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.bfloat16: "bf16",

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from ssd_aot.operation import Blocking, Counts, ScanLayout
+from ssd_aot.layouts import Blocking, Counts, ScanLayout
 
 
 class Executor(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ssd_aot.operation import TENSORS, VECTORISED, Counts, Form, FormRule, ScanLayout
+from ssd_aot.layouts import TENSORS, VECTORISED, Counts, Form, FormRule, ScanLayout
 
 PreparedForm = Callable[[list[int], Counts, int], None]
 """`PreparedScan.__call__`: addresses, counts, stream."""

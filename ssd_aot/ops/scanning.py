@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ssd_aot.errors import UsageError
-from ssd_aot.operation import INDEX_POINTERS, TENSORS
+from ssd_aot.layouts import TENSORS
+from ssd_aot.operation import INDEX_POINTERS
 from ssd_aot.ops.arguments import (
     as_int32,
     check_tensors,

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ssd_aot.bundle.manifest import VariantEntry
+from ssd_aot.layouts import Counts, Form, ScanLayout
 from ssd_aot.operation import (
     COUNT_NAMES,
     WORKSPACES,
-    Counts,
     Extent,
-    Form,
-    ScanLayout,
     bindings,
     extents,
     grid_shape,

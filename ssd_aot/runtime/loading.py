@@ -15,15 +15,8 @@ from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError, UsageError
 from ssd_aot.launches import Launch
-from ssd_aot.operation import (
-    Blocking,
-    Counts,
-    Form,
-    FormRule,
-    ScanLayout,
-    launch_abi,
-    launches,
-)
+from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
+from ssd_aot.operation import launch_abi, launches
 from ssd_aot.ops import recall
 from ssd_aot.runtime import driver
 from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ssd_aot.bundle.manifest import Manifest
 from ssd_aot.errors import MissingLaunchError
 from ssd_aot.launches import Launch
-from ssd_aot.operation import ScanLayout
+from ssd_aot.layouts import ScanLayout
 
 D_FORMS = ("none", "head", "headdim")
 

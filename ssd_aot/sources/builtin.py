@@ -6,7 +6,8 @@ import hashlib
 from importlib import resources
 
 from ssd_aot.launches import Launch, canonical_json
-from ssd_aot.operation import FormRule, ScanLayout, launches
+from ssd_aot.layouts import FormRule, ScanLayout
+from ssd_aot.operation import launches
 from ssd_aot.signatures import Signature
 
 MODULES = {
@@ -23,7 +24,14 @@ def kernel_reference(kernel: str) -> str:
 
 
 SOURCE_FOLDERS = ("kernels", "ops", "sources")
-SOURCE_MODULES = ("candidates.py", "launches.py", "operation.py", "tracing.py")
+SOURCE_MODULES = (
+    "candidates.py",
+    "launches.py",
+    "layouts.py",
+    "operation.py",
+    "problems.py",
+    "tracing.py",
+)
 
 
 def source_hashes() -> tuple[tuple[str, str], ...]:

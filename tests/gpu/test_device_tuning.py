@@ -18,7 +18,7 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.compiled_candidates import CandidateLaunch, CompiledCandidates
 from ssd_aot.device_measuring import DeviceMeasure, driver_version
 from ssd_aot.launches import Configuration, Launch
-from ssd_aot.operation import Blocking, Counts, Form, ScanLayout
+from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor
 from ssd_aot.plan import PlannedLaunch
 from ssd_aot.record_text import read_record

@@ -10,18 +10,8 @@ import torch
 from torch import Tensor
 
 from ssd_aot.launches import Configuration, Constant
-from ssd_aot.operation import (
-    Blocking,
-    Counts,
-    Form,
-    ScanLayout,
-    bindings,
-    count_values,
-    grid,
-    launches,
-    static_values,
-    workspace,
-)
+from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
+from ssd_aot.operation import bindings, count_values, grid, launches, static_values, workspace
 
 MODULES = {
     "decay": "decay",

@@ -10,7 +10,7 @@ from cases import error, problem
 from interpreting import Interpreter
 
 from ssd_aot import ops
-from ssd_aot.operation import Form
+from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
 
 FORMS: tuple[Form, ...] = ("walk", "segments")

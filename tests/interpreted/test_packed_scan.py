@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from interpreting import Interpreter
 
 from ssd_aot import ops
-from ssd_aot.operation import Form
+from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Chunks, Problem
 from ssd_aot.signatures import Dtype

@@ -14,8 +14,8 @@ import ssd_aot.running
 import ssd_aot.workloads
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.launches import Configuration
+from ssd_aot.layouts import Counts, Form, ScanLayout
 from ssd_aot.measuring import Scan
-from ssd_aot.operation import Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor
 from ssd_aot.record_text import read_record
 from ssd_aot.tuning import tune
