@@ -65,7 +65,8 @@ def build(
     # Imported here: tracing needs torch, which a build with nothing to do can spare.
     from ssd_aot.plan import make_plan
 
-    plan = make_plan(spec, targets)
+    rules = {target.name: chooser.form_rule(target) for target in targets}
+    plan = make_plan(spec, targets, rules)
     choices = choose_all(spec, plan, chooser)
     if require_tuned:
         refuse_untuned([(str(planned), choice.tuning) for planned, choice in choices.items()])
@@ -81,7 +82,7 @@ def build(
                 wanted="a candidate of each that compiles and fits its target",
                 mend="mend what is named, drop the signatures, or build with --keep-going",
             )
-        manifest = _write(spec, targets, plan, choices, rounds, out)
+        manifest = _write(spec, _target_entries(targets, chooser), plan, choices, rounds, out)
         cache.discard()
     return BuildReport(
         path=place,
@@ -133,7 +134,7 @@ def _present(spec: Spec, targets: Sequence[Target], out: Path, chooser: Chooser)
         and have.spec_digest == spec.digest
         and have.source == _source()
         and have.launch_abi == launch_abi()
-        and have.targets == _target_entries(targets)
+        and have.targets == _target_entries(targets, chooser)
         and have.toolchain == toolchain()
         and all(_still_chosen(spec, entry, chooser) for entry in have.variants)
         and not bundle.check_files()
@@ -155,7 +156,7 @@ def _still_chosen(spec: Spec, entry: VariantEntry, chooser: Chooser) -> bool:
 
 def _write(
     spec: Spec,
-    targets: Sequence[Target],
+    targets: tuple[TargetEntry, ...],
     plan: Plan,
     choices: Mapping[PlannedLaunch, Choice],
     rounds: Rounds,
@@ -185,7 +186,7 @@ def _write(
         source=_source(),
         launch_abi=launch_abi(),
         toolchain=toolchain(),
-        targets=_target_entries(targets),
+        targets=targets,
         variants=tuple(sorted(entries, key=lambda e: (e.target, e.launch.identity))),
         missing=tuple(sorted(str(planned) for planned in rounds.reasons)),
         files=writer.files,
@@ -198,8 +199,19 @@ def _source() -> Source:
     return Source("builtin", ssd_aot.__version__, source_hashes())
 
 
-def _target_entries(targets: Sequence[Target]) -> tuple[TargetEntry, ...]:
-    return tuple(
-        TargetEntry(t.name, t.arch, t.capability, t.shared_bytes_optin, t.multiprocessors)
-        for t in sorted(targets, key=lambda t: t.name)
-    )
+def _target_entries(targets: Sequence[Target], chooser: Chooser) -> tuple[TargetEntry, ...]:
+    entries = []
+    for target in sorted(targets, key=lambda t: t.name):
+        rule = chooser.form_rule(target)
+        entries.append(
+            TargetEntry(
+                name=target.name,
+                arch=target.arch,
+                capability=target.capability,
+                shared_bytes_optin=target.shared_bytes_optin,
+                multiprocessors=target.multiprocessors,
+                walk_programs=rule.walk_programs,
+                walk_tokens=rule.walk_tokens,
+            )
+        )
+    return tuple(entries)

@@ -10,6 +10,7 @@ from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
 from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
 from ssd_aot.findings import Finding, Report
+from ssd_aot.layouts import FormRule
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.runtime import driver
 from ssd_aot.sources import AVAILABLE, require_source
@@ -79,7 +80,8 @@ def _plan(spec: Spec, bundle: Bundle) -> RequiredPlan:
         Target(t.name, t.arch, t.capability, t.shared_bytes_optin, t.multiprocessors)
         for t in bundle.manifest.targets
     ]
-    return make_plan(spec, targets).required()
+    rules = {t.name: FormRule(t.walk_programs, t.walk_tokens) for t in bundle.manifest.targets}
+    return make_plan(spec, targets, rules).required()
 
 
 def _device() -> DeviceFacts | None:

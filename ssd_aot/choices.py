@@ -9,7 +9,9 @@ from pathlib import Path
 
 from ssd_aot.bundle.manifest import Toolchain, Tuning
 from ssd_aot.errors import BuildError, SpecError
+from ssd_aot.form_rules import form_rule
 from ssd_aot.launches import Configuration, Launch
+from ssd_aot.layouts import FormRule
 from ssd_aot.record_text import read_record
 from ssd_aot.records import Entry, Record, Session, offered_digest
 from ssd_aot.targets import Target, target
@@ -91,6 +93,17 @@ class Chooser:
         if borrowed:
             return min(borrowed, key=lambda found: found[0])[1]
         return Choice(first, Tuning("default"))
+
+    def form_rule(self, target: Target) -> FormRule:
+        """The rule of the first record of this GPU, else of its architecture, else the default."""
+        files = [f for f in self.records if f.record.forms]
+        own = [f for f in files if f.record.gpu == target.name]
+        alike = [f for f in files if _same_architecture(f.record.gpu, target)]
+        for file in (*own, *alike):
+            rule = form_rule(file.record.forms, target.multiprocessors)
+            if rule is not None:
+                return rule
+        return FormRule.for_gpu(target.multiprocessors)
 
     def _differences(
         self, entry: Entry, launch: Launch, candidates: Sequence[Configuration]

@@ -181,6 +181,18 @@ def inspect(bundle: str, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("bundle")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def bench(bundle: str, as_json: bool) -> None:
+    """Measure host and device time beside the engines installed here; needs the GPU."""
+    from ssd_aot.benching import bench as measure
+    from ssd_aot.bundle.store import Bundle
+
+    measured = measure(Bundle.open(bundle))
+    click.echo(json.dumps(measured.to_json()) if as_json else str(measured))
+
+
+@main.command()
 @click.option("--from-config", "config", required=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A Hugging Face config.json.")  # fmt: skip

@@ -1,31 +1,18 @@
-"""Where the walk ends and the segments begin: both forms timed, and the rule that follows.
-
-The rule stands in the record and is printed; what a runtime goes by is `operation.FormRule`.
-"""
+"""Both forms of the scan timed over the batches where either may win; `form_rules` concludes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 
 from ssd_aot.attempts import BudgetSpent, Clock
 from ssd_aot.launches import Launch
-from ssd_aot.layouts import FormRule
 from ssd_aot.measuring import Chosen, Measure
-from ssd_aot.records import FormPoint, geometric_mean
+from ssd_aot.records import FormPoint
 from ssd_aot.tuning_groups import Call
 from ssd_aot.workloads import Workload, scans_of, timed_problems
 
 SHAPES = ((1, 512), (1, 2048), (1, 8192), (2, 1024), (2, 4096), (4, 512), (4, 2048), (8, 1024))
 """(sequences, tokens of each)."""
-
-WALK_FACTORS = (2.0, 1.0, 1.5, 3.0)
-"""`FormRule.walk_programs` in multiprocessors, the preferred first."""
-
-WALK_TOKENS = (256, 512, 1024)
-
-NOISE = 0.005
-"""A rule must be better than an earlier one by more than this, relative, to be taken."""
 
 
 def measure_forms(
@@ -59,25 +46,6 @@ def measure_forms(
     except BudgetSpent:
         return tuple(points), False
     return tuple(points), True
-
-
-def form_rule(points: Sequence[FormPoint], multiprocessors: int) -> FormRule | None:
-    """The rule that loses least against always taking the better form; None without points."""
-    if not points:
-        return None
-    best: tuple[float, FormRule] | None = None
-    for factor, tokens in product(WALK_FACTORS, WALK_TOKENS):
-        rule = FormRule(walk_programs=round(factor * multiprocessors), walk_tokens=tokens)
-        loss = geometric_mean([_loss(rule, point) for point in points])
-        if best is None or loss < best[0] * (1 - NOISE):
-            best = loss, rule
-    return best[1] if best else None
-
-
-def _loss(rule: FormRule, point: FormPoint) -> float:
-    walks = point.sequences * point.heads >= rule.walk_programs or point.tokens <= rule.walk_tokens
-    taken = point.walk_us if walks else point.segments_us
-    return taken / min(point.walk_us, point.segments_us)
 
 
 def _pairs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,21 +89,27 @@ class Plan:
         }
 
 
-def make_plan(spec: Spec, targets: Sequence[Target]) -> Plan:
+def make_plan(
+    spec: Spec, targets: Sequence[Target], rules: Mapping[str, FormRule] | None = None
+) -> Plan:
     """Trace every signature of the spec for every target and merge equal launches.
+
+    `rules` say by target name which form of the scan runs, by default `FormRule.for_gpu`.
 
     Raises `SpecError` for a pin that names no kernel of the plan or matches no candidate.
     """
     signatures = expand(spec)
-    launches = [planned for target in targets for planned in _plan_target(spec, signatures, target)]
+    launches: list[PlannedLaunch] = []
+    for target in targets:
+        rule = (rules or {}).get(target.name) or FormRule.for_gpu(target.multiprocessors)
+        launches += _plan_target(spec, signatures, target, rule)
     _check_pins(spec, launches)
     return Plan(signatures, tuple(launches))
 
 
 def _plan_target(
-    spec: Spec, signatures: Sequence[Signature], target: Target
+    spec: Spec, signatures: Sequence[Signature], target: Target, rule: FormRule
 ) -> list[PlannedLaunch]:
-    rule = FormRule.for_gpu(target.multiprocessors)
     traced: dict[Signature, tuple[Launch, ...]] = {}
     needed: dict[Launch, list[str]] = {}
     for signature in signatures:

@@ -15,7 +15,8 @@ from ssd_aot.attempts import Clock, Setting
 from ssd_aot.choices import SOURCE
 from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import UsageError
-from ssd_aot.forms import form_rule, measure_forms
+from ssd_aot.form_rules import form_rule
+from ssd_aot.forms import measure_forms
 from ssd_aot.journal import Journal
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import FormRule

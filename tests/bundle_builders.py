@@ -23,9 +23,9 @@ from ssd_aot.bundle.writer import BundleWriter
 from ssd_aot.launches import Argument, Configuration, Launch
 from ssd_aot.signatures import Signature
 
-H100 = TargetEntry("h100", "sm_90a", (9, 0), 232448, 132)
-H200 = TargetEntry("h200", "sm_90a", (9, 0), 232448, 132)
-B200 = TargetEntry("b200", "sm_100a", (10, 0), 232448, 148)
+H100 = TargetEntry("h100", "sm_90a", (9, 0), 232448, 132, 264, 256)
+H200 = TargetEntry("h200", "sm_90a", (9, 0), 232448, 132, 264, 256)
+B200 = TargetEntry("b200", "sm_100a", (10, 0), 232448, 148, 296, 256)
 
 TOOLCHAIN = Toolchain(
     triton_version="3.7.1",

@@ -32,7 +32,7 @@ from ssd_aot.attempts import Clock
 from ssd_aot.cli import main
 from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import BundleError, HostError, UsageError
-from ssd_aot.forms import form_rule
+from ssd_aot.form_rules import form_rule
 from ssd_aot.launches import Configuration
 from ssd_aot.progress import Progress
 from ssd_aot.record_text import read_record

@@ -96,13 +96,16 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class TargetEntry:
-    """A GPU the bundle serves, as the build knew it."""
+    """A GPU the bundle serves, as the build knew it. `walk_programs` and `walk_tokens` are its
+    `layouts.FormRule`: which form of the scan runs, and so which launches are there."""
 
     name: str
     arch: str
     capability: tuple[int, int]
     shared_bytes_optin: int
     multiprocessors: int
+    walk_programs: int
+    walk_tokens: int
 
 
 @dataclass(frozen=True)

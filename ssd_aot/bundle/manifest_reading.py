@@ -89,6 +89,8 @@ _target = record(
     capability=pair(count, count),
     shared_bytes_optin=count,
     multiprocessors=count,
+    walk_programs=count,
+    walk_tokens=count,
 )
 
 _tuning = record(Tuning, status=text, checked=flag, median_us=microseconds, default_us=microseconds)

@@ -40,7 +40,7 @@ class DeviceModules:
     ) -> None:
         self.device = device
         self.target = target
-        self.rule = FormRule.for_gpu(target.multiprocessors)
+        self.rule = FormRule(target.walk_programs, target.walk_tokens)
         self.queue = DeviceQueue(device.index, threading.Lock(), Workspaces(device.index))
         self._bundle = bundle
         self._entries = {
