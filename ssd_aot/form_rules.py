@@ -14,7 +14,7 @@ from ssd_aot.records import FormPoint, geometric_mean
 WALK_FACTORS = (2.0, 1.0, 1.5, 3.0)
 """`FormRule.walk_programs` in multiprocessors, the preferred first."""
 
-WALK_TOKENS = (256, 512, 1024)
+WALK_TOKENS = (512, 256)
 
 NOISE = 0.005
 """A rule must be better than an earlier one by more than this, relative, to be taken."""

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ssd_aot.attempts import BudgetSpent, Clock
 from ssd_aot.launches import Launch
+from ssd_aot.layouts import SHORT_WORK, Form
 from ssd_aot.measuring import Chosen, Measure
 from ssd_aot.records import FormPoint
 from ssd_aot.tuning_groups import Call
 from ssd_aot.workloads import Workload, scans_of, timed_problems
 
 SHAPES = ((1, 512), (1, 2048), (1, 8192), (2, 1024), (2, 4096), (4, 512), (4, 2048), (8, 1024))
-"""(sequences, tokens of each)."""
+"""(sequences, tokens of each); the segmented form is the one that this much work takes."""
 
 
 def measure_forms(
@@ -30,13 +31,16 @@ def measure_forms(
     done = {point.place for point in known}
     points: list[FormPoint] = []
     try:
-        for (geometry, heads), pair in _pairs(calls, chosen.candidates).items():
+        for (geometry, heads), by_form in _pairs(calls, chosen.candidates).items():
             for sequences, length in SHAPES:
                 if (geometry, heads, sequences, sequences * length) in done:
                     continue
                 clock.check()
+                little = sequences * length * heads <= SHORT_WORK
+                cut = by_form["short_segments" if little else "segments"]
                 walk_us, segments_us = (
-                    _time(call, (length,) * sequences, chosen, measure) for call in pair
+                    _time(call, (length,) * sequences, chosen, measure)
+                    for call in (by_form["walk"], cut)
                 )
                 points.append(
                     FormPoint(
@@ -50,10 +54,10 @@ def measure_forms(
 
 def _pairs(
     calls: Sequence[Call], planned: Mapping[Launch, object]
-) -> dict[tuple[str, int], tuple[Call, Call]]:
-    """(walk, segments) of one signature, for each geometry with its fewest, middle and most
+) -> dict[tuple[str, int], dict[Form, Call]]:
+    """The calls of one signature by form, for each geometry with its fewest, middle and most
     heads."""
-    found: dict[tuple[str, int], dict[str, Call]] = {}
+    found: dict[tuple[str, int], dict[Form, Call]] = {}
     for call in calls:
         s = call.signature
         plain = s.has_initstates and s.state_dtype == "fp32" and call.final_states
@@ -62,14 +66,14 @@ def _pairs(
             found.setdefault(place, {}).setdefault(call.form, call)
     heads: dict[str, list[int]] = {}
     for (geometry, count), pair in sorted(found.items()):
-        if len(pair) == 2:
+        if len(pair) == 3:
             heads.setdefault(geometry, []).append(count)
     places = [
         (geometry, count)
         for geometry, counts in heads.items()
         for count in sorted({counts[0], counts[len(counts) // 2], counts[-1]})
     ]
-    return {place: (found[place]["walk"], found[place]["segments"]) for place in places}
+    return {place: found[place] for place in places}
 
 
 def _time(call: Call, lengths: tuple[int, ...], chosen: Chosen, measure: Measure) -> float:

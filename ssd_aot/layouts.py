@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-Form = Literal["walk", "segments"]
+Form = Literal["walk", "segments", "short_segments"]
 
 TENSORS = (
     "x", "dt", "A", "B", "C", "D", "z", "dt_bias", "seq_idx", "spans", "last_chunks", "out",
@@ -27,22 +27,33 @@ VECTORISED = ("x", "B", "C", "out", "initial_states", "final_states", "chunk_sta
 
 @dataclass(frozen=True)
 class Blocking:
-    """Tokens a chunk and tokens a segment; a segment is a whole number of chunks."""
+    """Tokens a chunk and tokens a segment of either length, which are whole numbers of chunks."""
 
     chunk: int = 64
     segment: int = 512
+    short_segment: int = 128
+
+    def segment_of(self, form: Form) -> int:
+        """Tokens a segment of a form that has some."""
+        return self.short_segment if form == "short_segments" else self.segment
+
+
+SHORT_WORK = 2**16
+"""Tokens times heads up to which long segments leave most of an H200 idle: a sequence of 8192
+tokens of 16 heads makes 272 programs of 512 tokens, two a multiprocessor."""
 
 
 @dataclass(frozen=True)
 class FormRule:
     """Which form runs: `walk` when sequences times heads reach `walk_programs`, or when no
-    sequence can be longer than `walk_tokens` tokens; else `segments`.
+    sequence can be longer than `walk_tokens` tokens; else `short_segments` for no more than
+    `SHORT_WORK` tokens times heads, and `segments` beyond.
 
     The counts are those the host knows without asking the device.
     """
 
     walk_programs: int
-    walk_tokens: int = 256
+    walk_tokens: int = 512
 
     @classmethod
     def for_gpu(cls, multiprocessors: int) -> FormRule:
@@ -55,7 +66,9 @@ class FormRule:
             return "segments"
         if counts.spans * layout.nheads >= self.walk_programs:
             return "walk"
-        return "walk" if counts.longest <= self.walk_tokens else "segments"
+        if counts.longest <= self.walk_tokens:
+            return "walk"
+        return "short_segments" if counts.tokens * layout.nheads <= SHORT_WORK else "segments"
 
 
 class Counts(NamedTuple):
@@ -112,6 +125,8 @@ class ScanLayout:
         return dict(self.types)["x"]
 
 
-def segments(layout: ScanLayout, counts: Counts) -> int:
+def segments(layout: ScanLayout, counts: Counts, form: Form) -> int:
     """Segments that any lengths with these counts can need."""
-    return counts.spans if layout.chunk_states else counts.rows(layout.blocking.segment)
+    if layout.chunk_states:
+        return counts.spans
+    return counts.rows(layout.blocking.segment_of(form))

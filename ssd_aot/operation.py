@@ -3,10 +3,11 @@
 Free of Triton and of tensors, so that the build enumerates what the launcher launches and the
 launcher needs nothing else at serve time. `layouts` holds the facts of a call that this reads.
 
-Two forms compute the same result. `walk` (decay, scan) keeps a sequence's state in registers from
-its first chunk to its last. `segments` (segment_states, state_passing, scan) cuts sequences into
-segments that run side by side, for batches with too few sequences times heads to fill the GPU and
-for batches that want the states after the caller's chunks.
+Several forms compute the same result. `walk` (decay, scan) keeps a sequence's state in registers
+from its first chunk to its last. `segments` (segment_states, state_passing, scan) cuts sequences
+into segments that run side by side, for batches with too few sequences times heads to fill the GPU
+and for batches that want the states after the caller's chunks; `short_segments` is the same with
+shorter ones, for little work.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 KERNELS_OF: Mapping[Form, tuple[str, ...]] = {
     "walk": ("decay", "scan"),
     "segments": ("segment_states", "state_passing", "scan"),
+    "short_segments": ("segment_states", "state_passing", "scan"),
 }
 
 # In the segmented form the scan starts from the states that state_passing left in the workspace,
@@ -83,7 +85,8 @@ def launches(layout: ScanLayout, form: Form) -> tuple[Launch, ...]:
 
 
 def _launch(layout: ScanLayout, form: Form, kernel: str) -> Launch:
-    segment = layout.blocking.segment if form == "segments" and not layout.chunk_states else 0
+    cut = form != "walk" and not layout.chunk_states
+    segment = layout.blocking.segment_of(form) if cut else 0
     # Every flag a kernel can have; each kernel takes its own below.
     flags: dict[str, Constant] = {
         "HEADDIM": layout.headdim,
@@ -102,7 +105,7 @@ def _launch(layout: ScanLayout, form: Form, kernel: str) -> Launch:
         "PRECISION": "tf32x3" if layout.dtype == "fp32" else "tf32",
     }
     absent: set[str] = set()
-    if kernel == "scan" and form == "segments":
+    if kernel == "scan" and form != "walk":
         flags.update(HAS_INITSTATES=True, HAS_FINAL_STATES=False)
         absent = {"final_states", "final_slots"}
     names = CONSTEXPRS[kernel]
@@ -140,7 +143,7 @@ def bindings(kernel: str, form: Form) -> dict[str, str]:
     special: Mapping[str, str] = {}
     if kernel == "state_passing":
         special = SEQUENCE_BINDING
-    elif kernel == "scan" and form == "segments":
+    elif kernel == "scan" and form != "walk":
         special = SEGMENT_BINDING
     return {name: special.get(name, name) for name in PARAMETERS[kernel]}
 
@@ -209,8 +212,8 @@ def workspace(layout: ScanLayout, counts: Counts, form: Form) -> dict[str, int]:
     """Bytes of each workspace of one call, in the order they are laid out."""
     chunk = layout.blocking.chunk
     sizes = {"decay_terms": counts.rows(chunk) * (2 * layout.nheads * chunk * 4)}
-    if form == "segments":
-        cells = segments(layout, counts) * layout.nheads
+    if form != "walk":
+        cells = segments(layout, counts, form) * layout.nheads
         sizes["states"] = cells * (layout.headdim * layout.dstate * 4)
         sizes["segment_decay"] = cells * 4
     return sizes
@@ -233,12 +236,12 @@ def grid_shape(
     return layout.nheads * parts, "spans" if form == "walk" else "segments", 1
 
 
-def extents(layout: ScanLayout, counts: Counts) -> dict[Extent, int]:
+def extents(layout: ScanLayout, counts: Counts, form: Form) -> dict[Extent, int]:
     """The extents that counts decide."""
     return {
         "rows": counts.rows(layout.blocking.chunk),
         "spans": counts.spans,
-        "segments": segments(layout, counts),
+        "segments": segments(layout, counts, form),
         "sequences": counts.sequences,
     }
 
@@ -247,7 +250,7 @@ def grid(
     kernel: str, layout: ScanLayout, counts: Counts, form: Form, configuration: Configuration
 ) -> tuple[int, int, int]:
     """`grid_shape` with the counts filled in."""
-    named = extents(layout, counts)
+    named = extents(layout, counts, form)
     x, y, z = (named.get(e, e) for e in grid_shape(kernel, layout, form, configuration))
     return _whole(x), _whole(y), _whole(z)
 

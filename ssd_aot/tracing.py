@@ -41,7 +41,7 @@ def trace(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
     """Every launch that the operations issue over the batches a signature can reach."""
     capture = Capture(rule)
     with executing(capture):
-        for batch in batches(signature):
+        for batch in batches(signature, rule.walk_tokens + 1):
             problem = make_problem(
                 signature, batch.lengths, device="meta", decode_tokens=batch.decode_tokens
             )

@@ -180,6 +180,8 @@ def _label(launch: Launch) -> str:
         parts.append(f"{values['HEADDIM']}x{values['DSTATE']}")
     if launch.kernel == "scan":
         parts.append("segments" if values["SEGMENT"] else "walk")
+    if values.get("SEGMENT"):
+        parts.append(str(values["SEGMENT"]))
     if values.get("HAS_INITSTATES") and not (launch.kernel == "scan" and values["SEGMENT"]):
         parts.append("init")
     types = {a.name: a.type for a in launch.arguments}

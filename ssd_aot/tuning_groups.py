@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def calls_of(signatures: Sequence[Signature]) -> list[Call]:
         if bare not in described:
             described[bare] = _layouts(bare)
         for final_states, layout in described[bare]:
-            forms: tuple[Form, ...] = ("segments",) if layout.chunk_states else ("walk", "segments")
+            forms: tuple[Form, ...] = ("segments",) if layout.chunk_states else get_args(Form)
             for form in forms:
                 found.append(Call(signature, form, final_states, launches(layout, form)))
     return found

@@ -62,6 +62,8 @@ def workloads(member: Member, multiprocessors: int) -> tuple[Workload, ...]:
 
 def _shapes(form: Form, heads: int, multiprocessors: int) -> tuple[tuple[int, int], ...]:
     """(sequences, tokens of each): the second fills the GPU."""
+    if form == "short_segments":
+        return (1, 1024), (1, 2048), (2, 512)
     if form == "segments":
         return (1, 1024), (1, MANY_TOKENS), (2, 2048)
     filling = min(64, max(2, -(-2 * multiprocessors // heads)))

@@ -193,7 +193,7 @@ def test_workloads_span_few_and_many_tokens_and_the_ends_of_the_heads() -> None:
 
     assert {name.split("h")[0] for name in names} == {"2", "32"}
     tokens = [int(name.rpartition("x")[2]) for name in names]
-    assert min(tokens) <= 1024 and max(tokens) == 8192
+    assert min(tokens) <= 1024 and max(tokens) >= 2048
 
 
 def test_candidates_that_have_no_code_are_counted_and_their_spills_shown(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class PreparedScan:
         sizes = workspace(self._layout, counts, self._form)
         states = aligned_up(sizes["decay_terms"])
         decay = states + aligned_up(sizes.get("states", 0))
-        named = extents(self._layout, counts)
+        named = extents(self._layout, counts, self._form)
         bound = _Bound(
             rows=named["rows"],
             states_offset=states,

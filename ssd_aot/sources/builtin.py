@@ -6,9 +6,10 @@ import hashlib
 from importlib import resources
 
 from ssd_aot.launches import Launch, canonical_json
-from ssd_aot.layouts import FormRule, ScanLayout
+from ssd_aot.layouts import SHORT_WORK, Form, FormRule, ScanLayout
 from ssd_aot.operation import launches
 from ssd_aot.signatures import Signature
+from ssd_aot.sources.batches import cut_length, longest_length
 
 MODULES = {
     "decay": "ssd_aot.kernels.decay",
@@ -68,20 +69,26 @@ def enumerate_launches(signature: Signature, rule: FormRule) -> tuple[Launch, ..
     """
     found: dict[Launch, None] = {}
     for layout in _layouts(signature):
-        if not layout.chunk_states:
-            found.update(dict.fromkeys(launches(layout, "walk")))
-        if layout.chunk_states or _may_segment(signature, rule):
-            found.update(dict.fromkeys(launches(layout, "segments")))
+        for form in _forms(signature, layout, rule):
+            found.update(dict.fromkeys(launches(layout, form)))
     return tuple(found)
 
 
-def _may_segment(signature: Signature, rule: FormRule) -> bool:
+def _forms(signature: Signature, layout: ScanLayout, rule: FormRule) -> list[Form]:
+    """The forms that some batch of the signature runs in."""
+    if layout.chunk_states:
+        return ["segments"]
+    forms: list[Form] = ["walk"]
     fewest = signature.num_seqs[0]
-    if fewest * signature.nheads >= rule.walk_programs:
-        return False
-    tokens = signature.max_num_batched_tokens
-    longest = tokens if signature.is_cont_batched else tokens // fewest
-    return longest > rule.walk_tokens
+    most = longest_length(signature, fewest) * fewest
+    cut = cut_length(signature, fewest, rule.walk_tokens + 1) * fewest
+    if fewest * signature.nheads >= rule.walk_programs or cut > most:
+        return forms
+    if cut * signature.nheads <= SHORT_WORK:
+        forms.append("short_segments")
+    if most * signature.nheads > SHORT_WORK:
+        forms.append("segments")
+    return forms
 
 
 def _layouts(signature: Signature) -> tuple[ScanLayout, ...]:
