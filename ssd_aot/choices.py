@@ -48,11 +48,15 @@ def find_records(given: Iterable[Path], folder: Path = FOLDER) -> tuple[RecordFi
 
     Raises `UsageError` for a file that is no record.
     """
-    shipped = Path(str(resources.files("ssd_aot") / "tuning_records"))
     paths = [*given]
-    for place in (folder, shipped):
+    for place in (folder, shipped_folder()):
         paths += sorted(place.glob("*.json"))
     return tuple(RecordFile(path, read_record(path)) for path in paths)
+
+
+def shipped_folder() -> Path:
+    """Where the records that come with the package are."""
+    return Path(str(resources.files("ssd_aot") / "tuning_records"))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ models:
   tiny: {nheads: 4, headdim: 16, dstate: 16, ngroups: 1}
 matrix: {HAS_INITSTATES: [true], num_seqs: [many]}
 """
-"""One signature of all four kernels, in five launches."""
+"""One signature of all four kernels, in eight launches."""
 
-SHORT = TINY + "max_num_batched_tokens: 256\n"
-"""One signature with sequences too short for segments: two launches."""
+SHORT = TINY.replace("[many]", "[100..200]")
+"""One signature with too many sequences for segments: two launches."""
 
 
 def ssd_aot(*arguments: str | Path) -> Result:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
@@ -10,8 +11,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_shipped_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests choose by the records they make: those that come with the package change."""
+    empty = tmp_path_factory.mktemp("no_records")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ssd_aot.choices.shipped_folder", lambda: empty)
+        yield
+
+
 @pytest.fixture(scope="session")
-def three_targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def three_targets(tmp_path_factory: pytest.TempPathFactory, no_shipped_records: None) -> Path:
     """A bundle of the tiny spec for sm_90, sm_100 and sm_103, as the command line builds it; all
     the session's processes share it and leave it as it is."""
     from command_line import TINY, ssd_aot

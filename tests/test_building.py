@@ -80,11 +80,11 @@ def test_a_build_with_nothing_to_do_ends_at_once(three_targets: Path) -> None:
     gpus = [option for name in ("h200", "b200", "b300") for option in ("--gpu", name)]
     began = time.monotonic()
 
-    ended = elsewhere("build", *gpus, "--spec", spec, "--out", three_targets)
+    ended = ssd_aot("build", *gpus, "--spec", spec, "--out", three_targets)
 
-    # Two seconds on an idle machine; the tests' machine is rarely idle.
+    # Two seconds as a process of its own on an idle machine; the tests' machine is rarely idle.
     assert time.monotonic() - began < 6
-    assert ended.returncode == 0, ended.stderr
+    assert ended.exit_code == 0, ended.stderr
     assert "nothing to do" in ended.stdout
     after = three_targets.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -151,7 +151,7 @@ def test_a_build_that_is_ended_compiles_only_the_rest_when_run_again(
     report = built(*line)
 
     assert report["reused"] >= 2
-    assert report["compiled"] + report["reused"] == 5
+    assert report["compiled"] + report["reused"] == 8
     assert sorted(os.listdir(tmp_path)) == ["b", "spec.yaml"]
 
 
@@ -223,11 +223,11 @@ def test_many_failures_are_told_in_few_lines(
     whole = ssd_aot("build", *line)
     partial = ssd_aot("build", *line, "--keep-going")
 
-    assert "13 of 13 launches could not be built" in whole.stderr
+    assert "19 of 19 launches could not be built" in whole.stderr
     assert whole.stderr.count("needed by ") == 5
-    assert "and 8 more" in whole.stderr
+    assert "and 14 more" in whole.stderr
     assert partial.stderr.count("failed: ") == 6
-    assert "failed: and 8 more" in partial.stderr
+    assert "failed: and 14 more" in partial.stderr
 
 
 def test_a_full_disk_is_something_this_host_lacks_and_the_next_build_continues(
@@ -359,8 +359,7 @@ models:
   s96: {nheads: 2, headdim: 64, dstate: 96, ngroups: 1}
   s128: {nheads: 2, headdim: 64, dstate: 128, ngroups: 1}
   s256: {nheads: 2, headdim: 64, dstate: 256, ngroups: 1}
-matrix: {chunk_size: [64, 128, 256], HAS_INITSTATES: [true], num_seqs: [many]}
-max_num_batched_tokens: 256
+matrix: {chunk_size: [64, 128, 256], HAS_INITSTATES: [true], num_seqs: [300..400]}
 """
 MIXED = SHORT.replace("tiny", "mixed").replace(
     "matrix: {", "matrix: {dtype: [fp16], state_dtype: [bf16], "

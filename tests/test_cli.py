@@ -134,8 +134,8 @@ def test_inspect_shows_a_bundle_in_both_forms(three_targets: Path) -> None:
     data = json.loads(ssd_aot("inspect", three_targets, "--json").stdout)
 
     assert "b300 (sm_103a)" in shown.stdout
-    assert "15 default (15 unchecked)" in shown.stdout
-    assert data["variants"] == 15
+    assert "24 default (24 unchecked)" in shown.stdout
+    assert data["variants"] == 24
 
 
 def test_it_runs_from_any_folder(tmp_path: Path) -> None:
