@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ssd_aot import ops
 from ssd_aot.layouts import Blocking, Counts, ScanLayout
-from ssd_aot.ops.execution import executing
+from ssd_aot.ops.execution import current_executor, executing
 from ssd_aot.problems import Problem
-from ssd_aot.runtime.loading import loaded_bundle
+from ssd_aot.runtime.loading import LoadedBundle
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def _bare_launches(call: Callable[[], None]) -> BareLaunches:
     probe = _Probe()
     with executing(probe):
         call()
-    return loaded_bundle().bare_launches(0, *probe.seen[0])
+    loaded = current_executor()
+    assert isinstance(loaded, LoadedBundle)
+    return loaded.bare_launches(0, *probe.seen[0])
 
 
 def _arguments(problem: Problem) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError, SsdAotError, UsageError
 from ssd_aot.layouts import FormRule
 from ssd_aot.operation import launches
+from ssd_aot.ops import execution
 from ssd_aot.ops.execution import executing
 from ssd_aot.plan import make_plan
 from ssd_aot.problems import make_problem
@@ -41,14 +42,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(driver, "device", lambda index: GPUS[name])
-    monkeypatch.setattr(loading, "_loaded", None)
+    monkeypatch.setattr(execution, "_in_service", None)
 
 
 def refusal(path: Path, **options: object) -> SsdAotError:
     with pytest.raises(SsdAotError) as caught:
         loading.load(path, devices=[0], **options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no bundle is loaded"):
-        loading.loaded_bundle()
+        execution.current_executor()
     return caught.value
 
 
@@ -61,7 +62,7 @@ def test_a_device_is_served_by_its_own_target(
     loaded = loading.load(three_targets, devices=[0])
 
     assert loaded.targets == {0: serves}
-    assert loading.loaded_bundle() is loaded
+    assert execution.current_executor() is loaded
 
 
 def test_another_model_of_the_architecture_is_served_unless_strict(

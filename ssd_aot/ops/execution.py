@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from ssd_aot.errors import UsageError
 from ssd_aot.layouts import Blocking, Counts, ScanLayout
 
 
@@ -34,6 +35,13 @@ class Recalling(Protocol):
 
 
 _substitutes: list[Executor] = []
+_in_service: Executor | None = None
+
+
+def serve(executor: Executor) -> None:
+    """Hand every scan from now on to `executor`: what `ssd_aot.load` does with a bundle."""
+    global _in_service
+    _in_service = executor
 
 
 @contextmanager
@@ -58,6 +66,12 @@ def current_executor() -> Executor:
     """
     if _substitutes:
         return _substitutes[-1]
-    from ssd_aot.runtime.loading import loaded_bundle
-
-    return loaded_bundle()
+    if _in_service is None:
+        raise UsageError(
+            "no bundle is loaded in this process",
+            where="ssd_aot.ops",
+            found="no call of ssd_aot.load",
+            wanted="a loaded bundle",
+            mend='call ssd_aot.load("dist/NAME") once after the device is set',
+        )
+    return _in_service

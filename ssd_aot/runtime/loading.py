@@ -18,6 +18,7 @@ from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
 from ssd_aot.operation import launch_abi, launches
 from ssd_aot.ops import recall
+from ssd_aot.ops.execution import serve
 from ssd_aot.runtime import driver
 from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.missing import missing_launch
@@ -158,22 +159,6 @@ class LoadedBundle:
         return prepared
 
 
-_loaded: LoadedBundle | None = None
-
-
-def loaded_bundle() -> LoadedBundle:
-    """The bundle that `load` put in service. Raises `UsageError` when there is none."""
-    if _loaded is None:
-        raise UsageError(
-            "no bundle is loaded in this process",
-            where="ssd_aot.ops",
-            found="no call of ssd_aot.load",
-            wanted="a loaded bundle",
-            mend='call ssd_aot.load("dist/NAME") once after the device is set',
-        )
-    return _loaded
-
-
 def load(
     path: str | os.PathLike[str],
     *,
@@ -196,7 +181,6 @@ def load(
     Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
     that is not for this device, launch interface or digest, `UsageError` for models it lacks.
     """
-    global _loaded
     bundle = Bundle.open(path)
     manifest = bundle.manifest
     if digest is not None and bundle.digest != digest:
@@ -236,7 +220,8 @@ def load(
                                 mend="build for this GPU, or load without strict")  # fmt: skip
         modules[index] = DeviceModules(bundle, device, target, wanted, tp)
     recall.forget()
-    _loaded = LoadedBundle(bundle, modules)
+    loaded = LoadedBundle(bundle, modules)
+    serve(loaded)
     if warm:
         signatures = [
             Signature.from_json(fields)
@@ -246,7 +231,7 @@ def load(
         for index in indices:
             modules[index].load_all()
             warm_up(signatures, index)
-    return _loaded
+    return loaded
 
 
 def _wanted_models(
