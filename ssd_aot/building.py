@@ -15,7 +15,6 @@ from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, Varia
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter, check_destination
 from ssd_aot.candidates import candidates
-from ssd_aot.choices import Choice, Chooser, RecordFile, refuse_untuned
 from ssd_aot.compile_rounds import Rounds, compile_first_fitting, dropped_sentences
 from ssd_aot.errors import BuildError, BundleError
 from ssd_aot.operation import launch_abi
@@ -25,6 +24,7 @@ from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.targets import target as target_named
 from ssd_aot.triton_compat import check_ptxas, toolchain
+from ssd_aot.tuning.choices import Choice, Chooser, RecordFile, refuse_untuned
 
 if TYPE_CHECKING:
     from ssd_aot.plan import Plan, PlannedLaunch

@@ -18,7 +18,7 @@ from ssd_aot.targets import Target
 from ssd_aot.tune_command import tune
 
 if TYPE_CHECKING:
-    from ssd_aot.choices import RecordFile
+    from ssd_aot.tuning.choices import RecordFile
 
 SHOWN_FAILURES = 5
 NOT_REPRODUCIBLE = """\
@@ -84,8 +84,8 @@ def build(
 ) -> None:
     """Plan, compile, tune where the target GPU is here, and write a bundle; needs no GPU."""
     from ssd_aot.building import build as build_bundle
-    from ssd_aot.choices import find_records
     from ssd_aot.progress import ProgressPrinter
+    from ssd_aot.tuning.choices import find_records
 
     spec, targets = read_selection(gpus, specs, source)
     found = find_records(records)
@@ -116,8 +116,8 @@ def tune_here(
     spec: Spec, targets: Sequence[Target], records: Sequence[RecordFile], jobs: int
 ) -> bool:
     """Measure what no record has for those targets whose GPU is here; whether anything was."""
-    from ssd_aot.host_tuning import is_here, tune_missing
     from ssd_aot.progress import ProgressPrinter
+    from ssd_aot.tuning.host import is_here, tune_missing
 
     reports = [
         tune_missing(spec, target, records, jobs=jobs, on_progress=ProgressPrinter())

@@ -50,13 +50,13 @@ def tune(
 
     progress = ProgressPrinter()
     if merged is not None:
-        from ssd_aot.tuning import merge_files
+        from ssd_aot.tuning.tuner import merge_files
 
         record = merge_files(list(merged), out or Path("tuning") / merged[0].name)
         click.echo(f"{record.name}: {len(record.entries)} launches")
         return
     if compiled is not None:
-        from ssd_aot.compiled_candidates import CompiledCandidates
+        from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 
         candidates = CompiledCandidates.read(compiled)
     else:
@@ -66,10 +66,10 @@ def tune(
                              found=", ".join(gpu.name for gpu in targets),
                              mend="run it for each")  # fmt: skip
         if compile_only is None:
-            from ssd_aot.device_measuring import check_device
+            from ssd_aot.tuning.device_measuring import check_device
 
             check_device(targets[0], device)
-        from ssd_aot.candidate_compiling import compile_spec
+        from ssd_aot.tuning.candidate_compiling import compile_spec
 
         place = compile_only or out or record_path(targets[0])
         candidates = compile_spec(spec, targets[0], place, jobs=jobs, on_progress=progress)
@@ -78,7 +78,7 @@ def tune(
         click.echo(f"{path}: {len(candidates.launches)} launches, {candidates.count} candidates, "
                    f"{path.stat().st_size / 1e6:.1f} MB")  # fmt: skip
         return
-    from ssd_aot.host_tuning import measure_candidates
+    from ssd_aot.tuning.host import measure_candidates
 
     report = measure_candidates(
         candidates, out or record_path(candidates.target), budget_s=read_seconds(budget),

@@ -16,7 +16,7 @@ def no_shipped_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Tests choose by the records they make: those that come with the package change."""
     empty = tmp_path_factory.mktemp("no_records")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ssd_aot.choices.shipped_folder", lambda: empty)
+        patch.setattr("ssd_aot.tuning.choices.shipped_folder", lambda: empty)
         yield
 
 

@@ -14,12 +14,12 @@ from spec_builders import write_spec
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.launches import Configuration
 from ssd_aot.plan import PlannedLaunch, make_plan
-from ssd_aot.record_text import write_record
-from ssd_aot.records import Entry, Record, Session, Trial, offered_digest
 from ssd_aot.sources.builtin import kernel_sources
 from ssd_aot.spec import load_spec
 from ssd_aot.targets import target
 from ssd_aot.triton_compat import toolchain
+from ssd_aot.tuning.record_text import write_record
+from ssd_aot.tuning.records import Entry, Record, Session, Trial, offered_digest
 
 
 @pytest.fixture(scope="module")

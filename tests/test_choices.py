@@ -10,12 +10,12 @@ from bundle_builders import TOOLCHAIN
 from tuning_builders import SESSION, SOURCES, compiled, launch_of
 
 from ssd_aot.bundle.manifest import Toolchain, Tuning
-from ssd_aot.choices import Choice, Chooser, RecordFile, find_records, refuse_untuned
 from ssd_aot.errors import BuildError
 from ssd_aot.plan import PlannedLaunch
-from ssd_aot.record_text import write_record
-from ssd_aot.records import Entry, Record, Trial, offered_digest
 from ssd_aot.targets import target
+from ssd_aot.tuning.choices import Choice, Chooser, RecordFile, find_records, refuse_untuned
+from ssd_aot.tuning.record_text import write_record
+from ssd_aot.tuning.records import Entry, Record, Trial, offered_digest
 
 PLANNED = launch_of(compiled(), "scan", HAS_INITSTATES=True).planned
 DEFAULT, BEST = PLANNED.candidates[:2]

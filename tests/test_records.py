@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tuning_builders import SESSION, later
 
 from ssd_aot.errors import UsageError
-from ssd_aot.journal import Journal
 from ssd_aot.launches import Configuration
-from ssd_aot.record_text import from_text, read_record, to_text, write_record
-from ssd_aot.records import Entry, FormPoint, Record, Trial, merge
+from ssd_aot.tuning.journal import Journal
+from ssd_aot.tuning.record_text import from_text, read_record, to_text, write_record
+from ssd_aot.tuning.records import Entry, FormPoint, Record, Trial, merge
 
 CONFIGURATIONS = [Configuration((("BLOCK", size),), 4, 1) for size in (64, 128)]
 TRIALS = [

@@ -9,11 +9,11 @@ import pytest
 
 from ssd_aot.candidates import candidates
 from ssd_aot.plan import make_plan
-from ssd_aot.record_text import read_record
-from ssd_aot.records import Record, offered_digest
 from ssd_aot.sources.builtin import kernel_sources
 from ssd_aot.spec import load_spec, shipped_spec
 from ssd_aot.targets import target
+from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.records import Record, offered_digest
 
 FILES = sorted(Path(str(resources.files("ssd_aot") / "tuning_records")).glob("*.json"))
 

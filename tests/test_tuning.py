@@ -27,22 +27,22 @@ from tuning_builders import (
 )
 
 import ssd_aot.running
-import ssd_aot.workloads
-from ssd_aot.attempts import Clock
+import ssd_aot.tuning.workloads
 from ssd_aot.cli import main
-from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import BundleError, HostError, UsageError
-from ssd_aot.form_rules import form_rule
 from ssd_aot.launches import Configuration
 from ssd_aot.progress import Progress
-from ssd_aot.record_text import read_record
-from ssd_aot.records import Entry, FormPoint, Trial
 from ssd_aot.targets import target
 from ssd_aot.tune_command import read_seconds
-from ssd_aot.tuning import TuneReport, tune
-from ssd_aot.tuning_groups import make_groups
-from ssd_aot.winning import winner
-from ssd_aot.workloads import workloads
+from ssd_aot.tuning.attempts import Clock
+from ssd_aot.tuning.compiled_candidates import CompiledCandidates
+from ssd_aot.tuning.form_rules import form_rule
+from ssd_aot.tuning.groups import make_groups
+from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.records import Entry, FormPoint, Trial
+from ssd_aot.tuning.tuner import TuneReport, tune
+from ssd_aot.tuning.winning import winner
+from ssd_aot.tuning.workloads import workloads
 
 TESTS = Path(__file__).parent
 
@@ -50,7 +50,7 @@ TESTS = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def short_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssd_aot.running, "LONGEST_TOKENS", 90)
-    monkeypatch.setattr(ssd_aot.workloads, "MOST_SETS", 1)
+    monkeypatch.setattr(ssd_aot.tuning.workloads, "MOST_SETS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -279,12 +279,12 @@ def test_a_lost_device_ends_the_run_and_the_next_leaves_the_culprit_out(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import ssd_aot.running, ssd_aot.workloads
+import ssd_aot.running, ssd_aot.tuning.workloads
 from tuning_builders import SESSION, FakeMeasure, compiled
-from ssd_aot.tuning import tune
+from ssd_aot.tuning.tuner import tune
 
 ssd_aot.running.LONGEST_TOKENS = 90
-ssd_aot.workloads.MOST_SETS = 1
+ssd_aot.tuning.workloads.MOST_SETS = 1
 
 class Killed(FakeMeasure):
     def median_us(self, executor, scans):
@@ -365,7 +365,7 @@ def test_measuring_what_was_compiled_elsewhere_needs_no_triton() -> None:
     code = """
 import sys
 sys.modules["triton"] = None
-import ssd_aot.tuning, ssd_aot.device_measuring, ssd_aot.compiled_candidates
+import ssd_aot.tuning.tuner, ssd_aot.tuning.device_measuring, ssd_aot.tuning.compiled_candidates
 assert "ssd_aot.triton_compat" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=TESTS.parent)

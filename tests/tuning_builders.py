@@ -15,17 +15,21 @@ from torch import Tensor
 
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.candidates import candidates
-from ssd_aot.compiled_candidates import CandidateLaunch, CompiledCandidate, CompiledCandidates
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
-from ssd_aot.measuring import Scan
 from ssd_aot.ops.execution import Executor
 from ssd_aot.plan import PlannedLaunch
-from ssd_aot.records import Session
 from ssd_aot.reference import ReferenceResult, ssd_reference
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target, target
-from ssd_aot.tuning_groups import calls_of
+from ssd_aot.tuning.compiled_candidates import (
+    CandidateLaunch,
+    CompiledCandidate,
+    CompiledCandidates,
+)
+from ssd_aot.tuning.groups import calls_of
+from ssd_aot.tuning.measuring import Scan
+from ssd_aot.tuning.records import Session
 
 H200 = target("h200")
 SOURCES = tuple(

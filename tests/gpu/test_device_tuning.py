@@ -15,17 +15,17 @@ from torch import Tensor
 from tuning_builders import launch_of
 
 from ssd_aot.bundle.manifest import VariantEntry
-from ssd_aot.compiled_candidates import CandidateLaunch, CompiledCandidates
-from ssd_aot.device_measuring import DeviceMeasure, driver_version
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor
 from ssd_aot.plan import PlannedLaunch
-from ssd_aot.record_text import read_record
-from ssd_aot.records import Session
 from ssd_aot.targets import target_for_device
-from ssd_aot.tuning import TuneReport, now, tune
-from ssd_aot.tuning_groups import calls_of
+from ssd_aot.tuning.compiled_candidates import CandidateLaunch, CompiledCandidates
+from ssd_aot.tuning.device_measuring import DeviceMeasure, driver_version
+from ssd_aot.tuning.groups import calls_of
+from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.records import Session
+from ssd_aot.tuning.tuner import TuneReport, now, tune
 
 MOST = 3
 SIGNATURES = [
@@ -55,8 +55,8 @@ def _cut(entry: CandidateLaunch) -> CandidateLaunch:
 
 
 def _compiled(place: Path) -> CompiledCandidates:
-    from ssd_aot.candidate_compiling import compile_candidates
     from ssd_aot.candidates import candidates as offered
+    from ssd_aot.tuning.candidate_compiling import compile_candidates
 
     gpu = target_for_device(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
     assert gpu is not None, "this GPU is not among the targets"

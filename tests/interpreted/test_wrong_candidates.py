@@ -11,14 +11,14 @@ from torch import Tensor
 from tuning_builders import SESSION, FakeMeasure, compiled, launch_of, small
 
 import ssd_aot.running
-import ssd_aot.workloads
+import ssd_aot.tuning.workloads
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.launches import Configuration
 from ssd_aot.layouts import Counts, Form, ScanLayout
-from ssd_aot.measuring import Scan
 from ssd_aot.ops.execution import Executor
-from ssd_aot.record_text import read_record
-from ssd_aot.tuning import tune
+from ssd_aot.tuning.measuring import Scan
+from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.tuner import tune
 
 
 class HalfWritten(Interpreter):
@@ -50,7 +50,7 @@ def test_a_kernel_that_writes_half_of_its_output_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ssd_aot.running, "LONGEST_TOKENS", 40)
-    monkeypatch.setattr(ssd_aot.workloads, "MOST_SETS", 1)
+    monkeypatch.setattr(ssd_aot.tuning.workloads, "MOST_SETS", 1)
     made = compiled([small(num_seqs=(1, 1))], most=2, kernels=["scan"])
     right, wrong = launch_of(made, "scan").planned.candidates
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ssd_aot.attempts import BudgetSpent, Clock
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import SHORT_WORK, Form
-from ssd_aot.measuring import Chosen, Measure
-from ssd_aot.records import FormPoint
-from ssd_aot.tuning_groups import Call
-from ssd_aot.workloads import Workload, scans_of, timed_problems
+from ssd_aot.tuning.attempts import BudgetSpent, Clock
+from ssd_aot.tuning.groups import Call
+from ssd_aot.tuning.measuring import Chosen, Measure
+from ssd_aot.tuning.records import FormPoint
+from ssd_aot.tuning.workloads import Workload, scans_of, timed_problems
 
 SHAPES = ((1, 512), (1, 2048), (1, 8192), (2, 1024), (2, 4096), (4, 512), (4, 2048), (8, 1024))
 """(sequences, tokens of each); the segmented form is the one that this much work takes."""

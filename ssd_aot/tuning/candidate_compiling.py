@@ -8,11 +8,6 @@ from pathlib import Path
 
 from ssd_aot.build_cache import BuildCache
 from ssd_aot.compile_rounds import WEIGHTS
-from ssd_aot.compiled_candidates import (
-    CandidateLaunch,
-    CompiledCandidate,
-    CompiledCandidates,
-)
 from ssd_aot.compiling import CompileTask, compile_all
 from ssd_aot.launches import Configuration, Launch, Variant
 from ssd_aot.plan import PlannedLaunch, make_plan
@@ -21,6 +16,11 @@ from ssd_aot.signatures import Signature
 from ssd_aot.sources.builtin import kernel_reference, kernel_sources
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
+from ssd_aot.tuning.compiled_candidates import (
+    CandidateLaunch,
+    CompiledCandidate,
+    CompiledCandidates,
+)
 
 _SETTLED = "not compiled: its launch is settled"
 

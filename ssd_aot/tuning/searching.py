@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ssd_aot.attempts import Attempts, BudgetSpent, Setting
-from ssd_aot.compiled_candidates import CandidateLaunch
-from ssd_aot.measuring import Chosen
 from ssd_aot.progress import Progress
-from ssd_aot.records import Entry, Record, Trial
-from ssd_aot.tuning_groups import Group, Member
-from ssd_aot.winning import by_score
+from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Setting
+from ssd_aot.tuning.compiled_candidates import CandidateLaunch
+from ssd_aot.tuning.groups import Group, Member
+from ssd_aot.tuning.measuring import Chosen
+from ssd_aot.tuning.records import Entry, Record, Trial
+from ssd_aot.tuning.winning import by_score
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.running import lengths_of
 from ssd_aot.signatures import Signature
-from ssd_aot.tuning_groups import Call, LayoutKeeper, Member
+from ssd_aot.tuning.groups import Call, LayoutKeeper, Member
 
 MANY_TOKENS = 8192
 """Tokens of a full step: what engines batch at most unless told otherwise."""

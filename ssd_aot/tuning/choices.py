@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ssd_aot.bundle.manifest import Toolchain, Tuning
 from ssd_aot.errors import BuildError, SpecError
-from ssd_aot.form_rules import form_rule
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import FormRule
-from ssd_aot.record_text import read_record
-from ssd_aot.records import Entry, Record, Session, offered_digest
 from ssd_aot.targets import Target, target
+from ssd_aot.tuning.form_rules import form_rule
+from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.records import Entry, Record, Session, offered_digest
 
 SOURCE = "builtin"
 """The source whose records these are: engine kernels are tuned by the engine's own autotuner."""

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ssd_aot.attempts import Clock, Setting
-from ssd_aot.choices import SOURCE
-from ssd_aot.compiled_candidates import CompiledCandidates
 from ssd_aot.errors import UsageError
-from ssd_aot.form_rules import form_rule
-from ssd_aot.forms import measure_forms
-from ssd_aot.journal import Journal
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import FormRule
-from ssd_aot.measuring import Measure
 from ssd_aot.progress import Progress
-from ssd_aot.record_text import read_record, write_record
-from ssd_aot.records import Entry, Record, Session, geometric_mean, merge
-from ssd_aot.searching import Search
-from ssd_aot.tuning_groups import calls_of, make_groups
+from ssd_aot.tuning.attempts import Clock, Setting
+from ssd_aot.tuning.choices import SOURCE
+from ssd_aot.tuning.compiled_candidates import CompiledCandidates
+from ssd_aot.tuning.form_rules import form_rule
+from ssd_aot.tuning.forms import measure_forms
+from ssd_aot.tuning.groups import calls_of, make_groups
+from ssd_aot.tuning.journal import Journal
+from ssd_aot.tuning.measuring import Measure
+from ssd_aot.tuning.record_text import read_record, write_record
+from ssd_aot.tuning.records import Entry, Record, Session, geometric_mean, merge
+from ssd_aot.tuning.searching import Search
 
 
 @dataclass(frozen=True)

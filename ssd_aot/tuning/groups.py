@@ -15,13 +15,13 @@ from typing import get_args
 
 from torch import Tensor
 
-from ssd_aot.compiled_candidates import CandidateLaunch
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
 from ssd_aot.operation import launches
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.signatures import Signature
+from ssd_aot.tuning.compiled_candidates import CandidateLaunch
 
 KERNEL_ORDER = ("scan", "segment_states", "decay", "state_passing")
 """The order in which kernels are searched, one pass: those that take most of the time first."""

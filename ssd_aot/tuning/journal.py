@@ -15,8 +15,8 @@ from typing import IO
 
 from ssd_aot.bundle.json_readers import Misfit
 from ssd_aot.launches import Configuration, canonical_json
-from ssd_aot.record_text import read_trial, trial_line
-from ssd_aot.records import Basis, Record, Trial
+from ssd_aot.tuning.record_text import read_trial, trial_line
+from ssd_aot.tuning.records import Basis, Record, Trial
 from ssd_aot.writing import write_error
 
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssd_aot.choices import FOLDER, SOURCE, Chooser, RecordFile
 from ssd_aot.errors import SsdAotError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.progress import Progress
-from ssd_aot.record_text import read_record, write_record
-from ssd_aot.records import Record, Session, merge
 from ssd_aot.runtime import driver
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
+from ssd_aot.tuning.choices import FOLDER, SOURCE, Chooser, RecordFile
+from ssd_aot.tuning.record_text import read_record, write_record
+from ssd_aot.tuning.records import Record, Session, merge
 
 if TYPE_CHECKING:
-    from ssd_aot.compiled_candidates import CompiledCandidates
-    from ssd_aot.tuning import TuneReport
+    from ssd_aot.tuning.compiled_candidates import CompiledCandidates
+    from ssd_aot.tuning.tuner import TuneReport
 
 
 def is_here(target: Target) -> bool:
@@ -46,8 +46,8 @@ def measure_candidates(
 
     Raises `HostError` where that GPU is another model, or none.
     """
-    from ssd_aot.device_measuring import DeviceMeasure, driver_version
-    from ssd_aot.tuning import now, tune
+    from ssd_aot.tuning.device_measuring import DeviceMeasure, driver_version
+    from ssd_aot.tuning.tuner import now, tune
 
     measure = DeviceMeasure(candidates.target, candidates.cubins, device)
     session = Session.of(
@@ -67,10 +67,10 @@ def tune_missing(
 ) -> TuneReport | None:
     """Measure the launches of a spec that no record has measured for this GPU, the one here, into
     `folder`; None when there are none. What records know already is carried over."""
-    from ssd_aot.candidate_compiling import compile_candidates
     from ssd_aot.plan import make_plan
     from ssd_aot.sources.builtin import kernel_sources
     from ssd_aot.triton_compat import toolchain
+    from ssd_aot.tuning.candidate_compiling import compile_candidates
 
     # As in `tune`, pins are passed over: only whether there is anything to measure is theirs.
     plan = make_plan(replace(spec, pin=()), [target])

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ssd_aot.errors import HostError
-from ssd_aot.journal import Journal
 from ssd_aot.launches import Configuration
-from ssd_aot.measuring import Chosen, Measure, Trials, settle
-from ssd_aot.records import Basis, Entry, Session, Trial, offered_digest
-from ssd_aot.tuning_groups import Member
-from ssd_aot.winning import CONTENDING, winner, within
+from ssd_aot.tuning.groups import Member
+from ssd_aot.tuning.journal import Journal
+from ssd_aot.tuning.measuring import Chosen, Measure, Trials, settle
+from ssd_aot.tuning.records import Basis, Entry, Session, Trial, offered_digest
+from ssd_aot.tuning.winning import CONTENDING, winner, within
 
 FINAL_ROUNDS = 3
 """How often those near the best are measured again, in turn, before the winner is named."""

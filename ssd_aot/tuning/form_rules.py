@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from ssd_aot.layouts import FormRule
-from ssd_aot.records import FormPoint, geometric_mean
+from ssd_aot.tuning.records import FormPoint, geometric_mean
 
 WALK_FACTORS = (2.0, 1.0, 1.5, 3.0)
 """`FormRule.walk_programs` in multiprocessors, the preferred first."""

@@ -27,7 +27,7 @@ from ssd_aot.bundle.json_readers import (
 )
 from ssd_aot.errors import UsageError
 from ssd_aot.launches import Configuration
-from ssd_aot.records import Entry, FormPoint, Record, Session, Trial
+from ssd_aot.tuning.records import Entry, FormPoint, Record, Session, Trial
 from ssd_aot.writing import write_error
 
 FORMAT = 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ssd_aot.launches import Configuration
-from ssd_aot.records import Trial, geometric_mean
+from ssd_aot.tuning.records import Trial, geometric_mean
 
 NOISE = 0.02
 """Relative: scores this close to the best count as equal to it."""

@@ -16,13 +16,13 @@ from torch import Tensor
 from ssd_aot.bundle.manifest import CodeObject, VariantEntry
 from ssd_aot.errors import HostError, SsdAotError
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
-from ssd_aot.measuring import Scan
 from ssd_aot.operation import launches
 from ssd_aot.ops.execution import Executor
 from ssd_aot.runtime import driver
 from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.workspaces import Workspaces
 from ssd_aot.targets import Target
+from ssd_aot.tuning.measuring import Scan
 
 REPLAYS = 24
 WARM_REPLAYS = 3

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from ssd_aot.bundle.manifest import Tuning, VariantEntry
-from ssd_aot.compiled_candidates import CandidateLaunch
 from ssd_aot.errors import HostError, SsdAotError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor, executing
-from ssd_aot.records import Trial
 from ssd_aot.running import judge_results
-from ssd_aot.tuning_groups import Call, Member
-from ssd_aot.workloads import Check, Workload, checks, scans_of, timed_problems, workloads
+from ssd_aot.tuning.compiled_candidates import CandidateLaunch
+from ssd_aot.tuning.groups import Call, Member
+from ssd_aot.tuning.records import Trial
+from ssd_aot.tuning.workloads import Check, Workload, checks, scans_of, timed_problems, workloads
 
 Scan = tuple[Mapping[str, Tensor], ScanLayout, Counts]
 _REASON_CHARACTERS = 300
