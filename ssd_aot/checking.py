@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sysconfig
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ssd_aot.bundle.choosing import DeviceFacts
+from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
 from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
 from ssd_aot.findings import Finding, Report
 from ssd_aot.layouts import FormRule
+from ssd_aot.operation import launch_abi
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.runtime import driver
 from ssd_aot.sources import AVAILABLE, require_source
@@ -53,7 +55,18 @@ def check_bundle(
         gpu=target(gpu).name if gpu else None,
         digest=digest,
     )
-    return Report(report.bundle, report.digest, (*report.findings, *_run(bundle, report, run)))
+    report = replace(report, findings=(*report.findings, *_launch_interface(bundle)))
+    return replace(report, findings=(*report.findings, *_run(bundle, report, run)))
+
+
+def _launch_interface(bundle: Bundle) -> Sequence[Finding]:
+    """What `load` compares before it lets this release launch a bundle's kernels."""
+    manifest = bundle.manifest
+    if manifest.source.name != BUILTIN or manifest.launch_abi == launch_abi():
+        return []
+    what = "built for another launch interface than this release has, so load refuses it"
+    mend = "build it anew with this release"
+    return [Finding("failed", "launch", what, manifest.launch_abi, launch_abi(), mend)]
 
 
 def _own_plan(bundle: Bundle) -> RequiredPlan | None:

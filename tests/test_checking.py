@@ -241,3 +241,13 @@ def test_an_unknown_user_without_a_home_verifies_a_read_only_bundle(three_target
             entry.chmod(0o755)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count(": verified") == (2 if os.getuid() == 0 else 1)
+
+
+def test_a_bundle_for_another_launch_interface_is_refused_before_it_is_shipped(
+    bundle_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssd_aot.checking.launch_abi", lambda: "0" * 64)
+
+    report = checking.check_bundle(str(bundle_copy))
+
+    assert [finding.check for finding in report.failures] == ["launch"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from ssd_aot.bundle.choosing import choose_target
 from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.errors import BundleError, MismatchError, UsageError
+from ssd_aot.errors import BundleError, HostError, MismatchError, UsageError
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
 from ssd_aot.operation import launch_abi, launches
@@ -206,7 +206,7 @@ def load(
             mend="ship it again, and see `ssd-aot verify`",
         )
     wanted = frozenset(_wanted_models(manifest, models, tp))
-    indices = [torch.cuda.current_device()] if devices is None else sorted(devices)
+    indices = [_current_device()] if devices is None else sorted(devices)
     modules: dict[int, DeviceModules] = {}
     for index in indices:
         device = driver.device(index)
@@ -232,6 +232,19 @@ def load(
             modules[index].load_all()
             warm_up(signatures, index)
     return loaded
+
+
+def _current_device() -> int:
+    try:
+        return torch.cuda.current_device()
+    except (AssertionError, RuntimeError) as error:
+        raise HostError(
+            "a bundle is loaded for a CUDA GPU",
+            where="ssd_aot.load",
+            found=str(error),
+            wanted="a GPU, its driver, and a torch with CUDA",
+            mend="load it on the serving host",
+        ) from error
 
 
 def _wanted_models(
