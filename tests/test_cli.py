@@ -9,7 +9,7 @@ import pytest
 from command_line import SHORT, TINY, elsewhere, ssd_aot
 from spec_builders import write_spec
 
-from ssd_aot import cli
+from ssd_aot.commands import build
 
 
 def test_the_program_says_what_it_offers() -> None:
@@ -90,7 +90,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "read_selection", interrupted)
+    monkeypatch.setattr(build, "read_selection", interrupted)
 
     result = ssd_aot("build", "--gpu", "h200")
 

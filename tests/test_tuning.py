@@ -29,11 +29,11 @@ from tuning_builders import (
 import ssd_aot.running
 import ssd_aot.tuning.workloads
 from ssd_aot.cli import main
+from ssd_aot.commands.tune import read_seconds
 from ssd_aot.errors import BundleError, HostError, UsageError
 from ssd_aot.launches import Configuration
 from ssd_aot.progress import Progress
 from ssd_aot.targets import target
-from ssd_aot.tune_command import read_seconds
 from ssd_aot.tuning.attempts import Clock
 from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 from ssd_aot.tuning.form_rules import form_rule

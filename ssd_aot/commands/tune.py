@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from ssd_aot.commands.selecting import available_cores, read_selection, selection
 from ssd_aot.errors import UsageError
-from ssd_aot.selecting import available_cores, read_selection, selection
 from ssd_aot.targets import Target
 
 

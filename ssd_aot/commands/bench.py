@@ -1,0 +1,19 @@
+"""`ssd-aot bench`: host and device time beside the engines that are installed."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.argument("bundle")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def bench(bundle: str, as_json: bool) -> None:
+    """Measure host and device time beside the engines installed here; needs the GPU."""
+    from ssd_aot.benching import bench as measure
+    from ssd_aot.bundle.store import Bundle
+
+    measured = measure(Bundle.open(bundle))
+    click.echo(json.dumps(measured.to_json()) if as_json else str(measured))
