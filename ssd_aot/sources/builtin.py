@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from importlib import resources
 
 from ssd_aot.launches import Launch, canonical_json
@@ -50,10 +51,14 @@ def source_hashes() -> tuple[tuple[str, str], ...]:
     )
 
 
-def kernel_sources() -> tuple[tuple[str, str], ...]:
+def kernel_sources(
+    modules: Iterable[tuple[str, str]] | None = None,
+) -> tuple[tuple[str, str], ...]:
     """(kernel, sha256 over its module and the modules that all kernels share), sorted: what a
-    tuning record's measurements of the kernel stand on."""
-    hashes = {name: sha256 for name, sha256 in source_hashes() if name.startswith("kernels/")}
+    tuning record's measurements of the kernel stand on. `modules` are hashes as `source_hashes`
+    gives them, such as a bundle's own; those of this package unless given."""
+    given = source_hashes() if modules is None else modules
+    hashes = {name: sha256 for name, sha256 in given if name.startswith("kernels/")}
     own = {kernel: f"kernels/{module.rpartition('.')[2]}.py" for kernel, module in MODULES.items()}
     shared = {name: sha256 for name, sha256 in hashes.items() if name not in own.values()}
     return tuple(
