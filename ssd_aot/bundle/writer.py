@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,17 +91,7 @@ class BundleWriter:
             MANIFEST_FILE: text,
             CHECKSUM_FILE: checksum_text(digest).encode(),
         }
-        final = check_destination(self.path)
-        time = _file_time()
-        with _disk_errors(final, sum(map(len, contents.values()))):
-            final.parent.mkdir(parents=True, exist_ok=True)
-            folder = tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".new", dir=final.parent)
-            try:
-                _write_tree(Path(folder), contents, time)
-                put_in_place(Path(folder), final)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+        place_folder(check_destination(self.path), contents)
         return digest
 
     def _check_listed(self, manifest: Manifest) -> None:
@@ -113,6 +103,23 @@ class BundleWriter:
                 found=f"added but not listed: {_paths(added - listed)}",
                 wanted=f"listed but not added: {_paths(listed - added)}",
             )
+
+
+def place_folder(final: Path, contents: Mapping[str, bytes]) -> None:
+    """Write the folder `final` of these files, by their paths in it, in the place of what is there.
+
+    Raises HostError when the disk is full or cannot be written: nothing has changed then.
+    """
+    time = _file_time()
+    with disk_errors(final, sum(map(len, contents.values()))):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{final.name}.", suffix=".new", dir=final.parent)
+        try:
+            _write_tree(Path(folder), contents, time)
+            put_in_place(Path(folder), final)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 def _paths(files: set[tuple[str, str, int]]) -> str:
@@ -135,7 +142,7 @@ def _file_time() -> int:
     return int(given)
 
 
-def _write_tree(folder: Path, contents: dict[str, bytes], time: int) -> None:
+def _write_tree(folder: Path, contents: Mapping[str, bytes], time: int) -> None:
     for path, data in sorted(contents.items()):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         _write_file(folder / path, data, time)
@@ -157,7 +164,8 @@ def _write_file(path: Path, data: bytes, time: int) -> None:
 
 
 @contextmanager
-def _disk_errors(final: Path, needed_bytes: int) -> Iterator[None]:
+def disk_errors(final: Path, needed_bytes: int) -> Iterator[None]:
+    """A failed write of `final` as the HostError of a full disk or a missing permission."""
     try:
         yield
     except OSError as error:
@@ -174,5 +182,5 @@ def _disk_errors(final: Path, needed_bytes: int) -> Iterator[None]:
             where=str(final.parent),
             found=f"{error.strerror}, {shutil.disk_usage(final.parent).free} bytes free",
             wanted=f"{needed_bytes} bytes",
-            mend="free some space or give another --out, then build again",
+            mend="free some space or give another --out, then run this again",
         ) from error
