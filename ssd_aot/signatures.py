@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ssd_aot.errors import SpecError
 
 if TYPE_CHECKING:
-    from ssd_aot.matrix import Point
-    from ssd_aot.spec import Spec
+    from ssd_aot.matrix import Point, Section
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 
@@ -84,7 +83,14 @@ class Signature:
         return cls(**{**data, "num_seqs": tuple(data["num_seqs"])})
 
 
-def expand(spec: Spec) -> tuple[Signature, ...]:
+class Sectioned(Protocol):
+    """What is expanded: a spec, of which only its sections count here."""
+
+    @property
+    def sections(self) -> tuple[Section, ...]: ...
+
+
+def expand(spec: Sectioned) -> tuple[Signature, ...]:
     """Every signature of a spec, each once, in the order of their ids.
 
     Nothing here depends on a token count: `max_num_batched_tokens` only bounds what tracing
@@ -100,7 +106,7 @@ def expand(spec: Spec) -> tuple[Signature, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def notices(spec: Spec) -> tuple[str, ...]:
+def notices(spec: Sectioned) -> tuple[str, ...]:
     """What expansion changed of what was asked, one sentence each: ranges that were clipped."""
     points = (point for section in spec.sections for point in section.points())
     return tuple(dict.fromkeys(point.notice for point in points if point.notice))

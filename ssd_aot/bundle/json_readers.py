@@ -1,5 +1,6 @@
-"""Strict readers of JSON values: each takes a parsed value and returns it typed, or says what
-does not fit and where. Written by hand because a manifest is read while a server starts.
+"""JSON text to values, and strict readers of them: each takes a parsed value and returns it typed,
+or says what does not fit and where. Written by hand because a manifest is read while a server
+starts.
 """
 
 from __future__ import annotations
@@ -14,8 +15,66 @@ from ssd_aot.launches import Constant
 T = TypeVar("T")
 Reader = Callable[[Any], T]
 
+DEEPEST = 64
+"""Levels of lists and objects inside one another; what is written here has fewer than ten."""
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NON_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
+
+
+class NotJson(ValueError):
+    """Text that is no JSON, or none that is read here; `line` is 0 where it is not known."""
+
+    def __init__(self, what: str, line: int = 0) -> None:
+        super().__init__(what)
+        self.what, self.line = what, line
+
+    def place(self, file: str) -> str:
+        return f"{file}:{self.line}" if self.line else file
+
+
+def parse_json(content: str | bytes) -> Any:
+    """The value of a JSON text. Raises NotJson, also for NaN, infinities, and nesting that ends
+    the recursion of Python's parser."""
+    try:
+        return json.loads(content, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise NotJson(error.msg, error.lineno) from error
+    except ValueError as error:
+        raise NotJson(str(error)) from error
+    except RecursionError:
+        text = content if isinstance(content, str) else content.decode(errors="replace")
+        # Without its cause, which is some thousand lines long.
+        raise too_deep(_line_of_depth(text)) from None
+
+
+def too_deep(line: int = 0) -> NotJson:
+    return NotJson(f"nested more than {DEEPEST} levels deep", line)
+
+
+def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
+    """Whether lists and objects lie at most `levels` inside one another."""
+    if type(value) not in (list, dict):
+        return True
+    inner = value.values() if type(value) is dict else value
+    return levels > 0 and all(
+        is_shallow(item, levels - 1) for item in inner if type(item) in (list, dict)
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _line_of_depth(text: str) -> int:
+    """The line in which text is nested more than `DEEPEST` levels deep."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0)
+        if depth > DEEPEST:
+            return text.count("\n", 0, match.start()) + 1
+    return 0
 
 
 class Misfit(Exception):
@@ -34,7 +93,10 @@ class Misfit(Exception):
 
 def spelled(value: Any) -> str:
     """A value as a message shows it, cut short."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "a value that is nested too deeply to show"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -50,7 +112,15 @@ def _of_type(kind: type, wanted: str) -> Reader[Any]:
 
 text: Reader[str] = _of_type(str, "a string")
 flag: Reader[bool] = _of_type(bool, "true or false")
-json_object: Reader[dict[str, Any]] = _of_type(dict, "an object")
+_object: Reader[dict[str, Any]] = _of_type(dict, "an object")
+
+
+def json_object(value: Any) -> dict[str, Any]:
+    """An object of any fields, which can be written again: so not nested without end."""
+    if not is_shallow(value):
+        found = f"more than {DEEPEST} levels"
+        raise Misfit("nested too deeply", found, f"at most {DEEPEST} levels")
+    return _object(value)
 
 
 def count(value: Any) -> int:

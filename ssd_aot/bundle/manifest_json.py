@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ssd_aot.bundle.manifest import FORMAT, Manifest, VariantEntry
+from ssd_aot.bundle.entries import FORMAT, ManifestParts, VariantEntry
 from ssd_aot.errors import BundleError
 from ssd_aot.launches import Constant, Launch, canonical_json
 
 MEND = "build the bundle anew, or copy it again from where it was built"
 
 
-def write_manifest(manifest: Manifest) -> str:
+def write_manifest(manifest: ManifestParts) -> str:
     """Canonical JSON on one line, `format` first, the other fields sorted, a newline at the end.
 
     Raises BundleError when the manifest contradicts itself, ValueError for a number JSON lacks.
@@ -92,7 +92,7 @@ def _constant_form(value: Constant) -> Any:
     return value
 
 
-def check_references(manifest: Manifest, where: str) -> None:
+def check_references(manifest: ManifestParts, where: str) -> None:
     """The parts of a manifest point at each other: what they name must be there, once."""
     files = {path: (digest, size) for path, digest, size in manifest.files}
     targets = {target.name for target in manifest.targets}

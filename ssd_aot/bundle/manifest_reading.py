@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Any, TypeVar
 
+from ssd_aot.bundle.entries import (
+    FORMAT,
+    CodeObject,
+    ManifestParts,
+    Source,
+    TargetEntry,
+    Toolchain,
+    Tuning,
+    VariantEntry,
+)
 from ssd_aot.bundle.json_readers import (
     Misfit,
+    NotJson,
     constant,
     count,
     each,
@@ -15,6 +26,7 @@ from ssd_aot.bundle.json_readers import (
     json_object,
     microseconds,
     pair,
+    parse_json,
     record,
     sha256,
     spelled,
@@ -22,31 +34,23 @@ from ssd_aot.bundle.json_readers import (
     text,
 )
 from ssd_aot.bundle.layout import refuse_path
-from ssd_aot.bundle.manifest import (
-    FORMAT,
-    CodeObject,
-    Manifest,
-    Source,
-    TargetEntry,
-    Toolchain,
-    Tuning,
-    VariantEntry,
-)
 from ssd_aot.bundle.manifest_json import MEND, check_references
 from ssd_aot.errors import BundleError
 from ssd_aot.launches import Argument, Configuration, Launch
 
 T = TypeVar("T")
+M = TypeVar("M", bound=ManifestParts)
 
 
-def read_manifest(source: str | bytes, where: str) -> Manifest:
-    """The manifest in `source`; `where` names its file. Raises BundleError with the field, the
-    value found and the value wanted for anything that `write_manifest` would not have written."""
+def read_manifest(source: str | bytes, where: str, kind: type[M]) -> M:
+    """The manifest in `source`, as a `kind`; `where` names its file. Raises BundleError with the
+    field, the value found and the value wanted for anything that `write_manifest` would not have
+    written."""
     try:
-        data = json.loads(source, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(source)
+    except NotJson as error:
         raise BundleError(
-            "the manifest is not JSON", where, str(error), "canonical JSON", MEND
+            "the manifest is not JSON", error.place(where), error.what, "canonical JSON", MEND
         ) from error
     form = data.get("format") if isinstance(data, dict) else None
     if isinstance(form, int) and form != FORMAT:
@@ -58,16 +62,12 @@ def read_manifest(source: str | bytes, where: str) -> Manifest:
             "use an ssd-aot of the version that built it, or build the bundle anew",
         )
     try:
-        manifest = _Tables().manifest(data)
+        manifest = _Tables().manifest(data, kind)
     except Misfit as misfit:
         place = f"{where}: {misfit.path}" if misfit.path else where
         raise BundleError(misfit.what, place, misfit.found, misfit.wanted, MEND) from None
     check_references(manifest, where)
     return manifest
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 _signatures = each(pair(text, json_object))
@@ -190,10 +190,10 @@ class _Tables:
             )
         )
 
-    def manifest(self, data: Any) -> Manifest:
+    def manifest(self, data: Any, kind: type[M]) -> M:
         # Fields are read in this order: the tables before the variants.
         return record(
-            _build,
+            partial(_build, kind),
             format=count,
             launches=self._fill_launches,
             signatures=self._fill_signatures,
@@ -231,5 +231,5 @@ class _Tables:
         return tuple([ids[i] for i in value])
 
 
-def _build(format: int, launches: None, **fields: Any) -> Manifest:
-    return Manifest(**fields)
+def _build(kind: type[M], *, format: int, launches: None, **fields: Any) -> M:
+    return kind(**fields)
