@@ -14,6 +14,9 @@ import yaml
 from ssd_aot.errors import SpecError
 from ssd_aot.launches import Constant
 
+DEEPEST = 64
+"""Levels that a message speaks of where nesting has ended the recursion of the YAML parser."""
+
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 # The words YAML 1.1 also reads as booleans, and YAML 1.2 as text.
 _BOOLEAN_WORDS = ("yes", "no", "on", "off", "true", "false")
@@ -22,7 +25,8 @@ _BOOLEAN_WORDS = ("yes", "no", "on", "off", "true", "false")
 def read_document(path: Path) -> Item:
     """The document of a YAML file. Raises SpecError for what cannot be read or is no mapping."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+        text = path.read_text(encoding="utf-8-sig")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise SpecError("the spec cannot be read", str(path), str(error.strerror)) from error
     except UnicodeDecodeError as error:
@@ -31,6 +35,15 @@ def read_document(path: Path) -> Item:
         ) from error
     except yaml.YAMLError as error:
         raise _syntax_error(error, path) from error
+    except RecursionError:
+        # Without its cause, which is some thousand lines long.
+        raise SpecError(
+            "the spec is nested too deeply",
+            f"{path}:{_line_of_depth(text)}",
+            found=f"more than {DEEPEST} levels of lists and mappings",
+            wanted="the few levels that a spec has",
+            mend="look for brackets that are not closed",
+        ) from None
     if node is None:
         raise SpecError(
             "the spec is empty",
@@ -39,6 +52,18 @@ def read_document(path: Path) -> Item:
             mend="begin with 'version: 1'",
         )
     return Item(node, str(path), "")
+
+
+def _line_of_depth(text: str) -> int:
+    """The line in which a YAML text is nested more than `DEEPEST` levels deep."""
+    depth = 0
+    # Events come without recursion, unlike nodes.
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST and event.start_mark is not None:
+            return event.start_mark.line + 1
+    return 1
 
 
 def _syntax_error(error: yaml.YAMLError, path: Path) -> SpecError:

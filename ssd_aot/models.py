@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from ssd_aot.bundle.json_readers import DEEPEST, NotJson, is_shallow, parse_json
 from ssd_aot.errors import SpecError
 from ssd_aot.geometry import ModelGeometry
 
@@ -76,7 +78,39 @@ MODEL_TYPES: Mapping[str, ConfigFields] = {
     ),
 }
 
+BY_HAND = "write a spec with its geometry by hand"
+
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def spec_from_file(path: Path, name: str | None = None) -> str:
+    """A spec as YAML text for the model of the config.json at `path`, named after its folder where
+    no name is given. Raises SpecError with file, field and mend for anything that is none."""
+    try:
+        return spec_from_config(_read_config(path), name or path.resolve().parent.name)
+    except SpecError as error:
+        if error.where == "models":
+            error.where, error.mend = "--name", f"{error.mend} by --name"
+        else:
+            error.where = f"{path}: {error.where}" if error.where else str(path)
+        error.mend = error.mend or f"correct the config, or {BY_HAND}"
+        raise
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        values = parse_json(path.read_bytes())
+        problem = "" if isinstance(values, dict) else type(values).__name__
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except NotJson as error:
+        problem = f"line {error.line}: {error.what}" if error.line else error.what
+    if not problem and not is_shallow(values):
+        problem = f"nested more than {DEEPEST} levels deep"
+    if problem:
+        raise SpecError("the model config is not a JSON object", found=problem,
+                        wanted="a config.json", mend="pass the file of the model")  # fmt: skip
+    return values  # type: ignore[no-any-return]
 
 
 def geometry_from_config(config: Mapping[str, Any], name: str) -> ModelGeometry:
@@ -135,9 +169,7 @@ def _fields_of(config: Mapping[str, Any]) -> ConfigFields:
         where="model_type",
         found=str(kind) if kind else "",
         wanted=f"one of {', '.join(MODEL_TYPES)}",
-        mend=f"is it {near[0]}? Otherwise write a spec with its geometry by hand"
-        if near
-        else "write a spec with its geometry by hand",
+        mend=f"is it {near[0]}? Otherwise {BY_HAND}" if near else BY_HAND,
     )
 
 

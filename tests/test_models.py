@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ssd_aot.errors import SpecError
-from ssd_aot.models import MODEL_TYPES, spec_from_config
+from ssd_aot.models import BY_HAND, MODEL_TYPES, spec_from_config, spec_from_file
 from ssd_aot.spec import Spec, load_spec
 
 BAMBA = {
@@ -143,6 +144,33 @@ def test_a_config_that_cannot_be_used_is_refused_with_its_field(case: str) -> No
     error = caught.value
     assert (error.where, error.found, error.mend) == (field, found, mend)
     assert wanted is None or error.wanted == wanted
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_config_file_that_cannot_be_used_is_refused_with_file_field_and_mend(
+    case: str, tmp_path: Path
+) -> None:
+    config, field, *_, mend = WRONG[case]
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+
+    with pytest.raises(SpecError) as caught:
+        spec_from_file(file, "model")
+
+    assert caught.value.where == f"{file}: {field}"
+    assert caught.value.mend == (mend or "correct the config, or " + BY_HAND)
+
+
+def test_a_folder_whose_name_no_model_can_have_asks_for_a_name(tmp_path: Path) -> None:
+    file = tmp_path / "some model" / "config.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"model_type": "bamba", **BAMBA}))
+
+    with pytest.raises(SpecError) as caught:
+        spec_from_file(file)
+
+    assert (caught.value.where, caught.value.found) == ("--name", "some model")
+    assert "--name" in caught.value.mend
 
 
 def test_a_model_name_that_no_id_can_hold_is_refused() -> None:

@@ -8,7 +8,6 @@ the GPU's host may have another one or none.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import uuid
 import zipfile
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ssd_aot.bundle.json_readers import parse_json
 from ssd_aot.bundle.manifest import CodeObject, Toolchain, object_path
 from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.launches import Configuration, Launch, canonical_json
@@ -127,7 +127,7 @@ class CompiledCandidates:
         path = folder / FILE if folder.is_dir() else folder
         try:
             with zipfile.ZipFile(path) as archive:
-                index = json.loads(archive.read("index.json"))
+                index = parse_json(archive.read("index.json"))
                 if (index["format"], index["launch_abi"]) != (FORMAT, launch_abi()):
                     raise _other_interface(path)
                 return _from_index(index, archive)

@@ -7,13 +7,12 @@ basis it stands on. A line that a kill cut short is passed over.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ssd_aot.bundle.json_readers import Misfit
+from ssd_aot.bundle.json_readers import Misfit, parse_json
 from ssd_aot.launches import Configuration, canonical_json
 from ssd_aot.tuning.record_text import read_trial, trial_line
 from ssd_aot.tuning.records import Basis, Record, Trial
@@ -77,7 +76,7 @@ class Journal:
             return
         for line in lines:
             with suppress(ValueError, KeyError, TypeError, Misfit):
-                data = json.loads(line)
+                data = parse_json(line)
                 trial = read_trial(data["trial"])
                 self._known(str(data["basis"]))[trial.configuration] = trial
 

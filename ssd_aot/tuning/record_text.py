@@ -13,6 +13,7 @@ from typing import Any
 
 from ssd_aot.bundle.json_readers import (
     Misfit,
+    NotJson,
     Reader,
     constant,
     count,
@@ -20,6 +21,7 @@ from ssd_aot.bundle.json_readers import (
     json_object,
     microseconds,
     pair,
+    parse_json,
     record,
     sha256,
     table,
@@ -69,7 +71,7 @@ def to_text(made: Record) -> str:
 
 def from_text(content: str, where: str) -> Record:
     try:
-        data = json.loads(content)
+        data = parse_json(content)
         sessions: dict[str, Session] = {}
         made = record(
             _record,
@@ -80,8 +82,8 @@ def from_text(content: str, where: str) -> Record:
             forms=each(_form_point),
             entries=each(_entry(sessions)),
         )(data)
-    except json.JSONDecodeError as error:
-        raise _unreadable(f"{where}:{error.lineno}", error.msg) from error
+    except NotJson as error:
+        raise _unreadable(error.place(where), error.what) from error
     except Misfit as misfit:
         raise UsageError(
             f"the tuning record cannot be read: {misfit.what}",
