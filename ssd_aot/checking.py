@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts
+from ssd_aot.bundle.pin import pinned_digest
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
 from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
@@ -40,6 +41,7 @@ def check_bundle(
     spec = load_spec([resolve_spec(name) for name in specs]) if specs else None
     if spec is not None:
         require_source(spec.source, spec.place("source"))
+    pinned = pinned_digest(digest, "--digest")
     try:
         bundle = Bundle.open(path)
         required = _own_plan(bundle) if spec is None else _plan(spec, bundle)
@@ -52,8 +54,8 @@ def check_bundle(
         required=required,
         device=device,
         host=host,
-        gpu=target(gpu).name if gpu else None,
-        digest=digest,
+        gpu=target(gpu, "--gpu").name if gpu else None,
+        digest=pinned,
     )
     report = replace(report, findings=(*report.findings, *_launch_interface(bundle)))
     return replace(report, findings=(*report.findings, *_run(bundle, report, run)))

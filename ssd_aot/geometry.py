@@ -138,6 +138,7 @@ def check_name(name: str) -> None:
             where="models",
             found=name or "an empty name",
             wanted="letters, digits, '.', '_' and '-', beginning with a letter or digit",
+            mend="give the model such a name",
         )
 
 

@@ -70,18 +70,19 @@ TARGETS: tuple[Target, ...] = (
 _BY_NAME = {entry.name: entry for entry in TARGETS}
 
 
-def target(name: str) -> Target:
-    """The target of a name, without regard to case. Raises SpecError with the nearest names."""
+def target(name: str, where: str = "targets") -> Target:
+    """The target of a name, without regard to case. Raises SpecError with the nearest names;
+    `where` is the option or field that gave it."""
     found = _BY_NAME.get(name.lower())
     if found is not None:
         return found
     near = difflib.get_close_matches(name.lower(), _BY_NAME, n=3, cutoff=0.6)
     raise SpecError(
         "unknown GPU",
-        where="targets",
+        where=where,
         found=name,
         wanted=f"one of {', '.join(_BY_NAME)}",
-        mend=f"write {' or '.join(near)}" if near else "",
+        mend=f"write {' or '.join(near)}" if near else "write one of these names",
     )
 
 

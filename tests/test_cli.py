@@ -10,6 +10,7 @@ from command_line import SHORT, TINY, elsewhere, ssd_aot
 from spec_builders import write_spec
 
 from ssd_aot.commands import build
+from ssd_aot.spec import load_spec
 
 
 def test_the_program_says_what_it_offers() -> None:
@@ -41,6 +42,31 @@ def test_wrong_usage_exits_2_and_names_what_is_wrong(case: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert named in result.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "build", "tune"])
+def test_a_misspelt_gpu_is_told_as_the_option_with_what_to_write(command: str) -> None:
+    result = ssd_aot(command, "--gpu", "blackwell")
+
+    assert result.exit_code == 2
+    assert "error: --gpu: unknown GPU" in result.stderr
+    assert "mend:   write one of these names" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("build", "--out"), ("tune", "--out"), ("tune", "--compile-only")],
+)
+def test_an_empty_place_to_write_is_not_the_current_folder(
+    command: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = ssd_aot(command, "--gpu", "h200", option, "")
+
+    assert result.exit_code == 2
+    assert f"error: {option}: not a path" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_source_that_is_not_here_is_something_this_host_lacks(tmp_path: Path) -> None:
@@ -116,6 +142,24 @@ def test_a_spec_is_written_from_a_model_config(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, written.stdout)
     planned = ssd_aot("plan", "--gpu", "h200", "--spec", spec)
     assert "some-mamba/tp1/" in planned.stdout
+
+
+def test_a_spec_as_json_is_a_spec_too(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "mamba2", "num_heads": 64, "head_dim": 64, "state_size": 128,
+                "n_groups": 1, "conv_kernel": 4, "chunk_size": 256,
+            }
+        )
+    )  # fmt: skip
+    text = ssd_aot("spec", "--from-config", config, "--name", "m").stdout
+    data = ssd_aot("spec", "--from-config", config, "--name", "m", "--json").stdout
+
+    assert json.loads(data)["models"]["m"]["nheads"] == 64
+    specs = [load_spec([write_spec(tmp_path, form)]) for form in (text, data)]
+    assert specs[0].digest == specs[1].digest
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe"])

@@ -121,7 +121,8 @@ WRONG_VALUES = {
     "model name with a slash": (
         "models:\n  a/b: {nheads: 8, headdim: 64, dstate: 64, ngroups: 1}\n",
         3, "models.a/b", "a/b",
-        "letters, digits, '.', '_' and '-', beginning with a letter or digit", "",
+        "letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        "give the model such a name",
     ),
     "model name that is a number": (
         "models:\n  7: {nheads: 8}\n", 3, "models", "7", "text", 'write "7" in quotes',

@@ -41,7 +41,7 @@ def test_every_target_is_stated_above() -> None:
 UNKNOWN = {
     "h20": "write h200 or gh200",
     "rtx4090": "write rtx-4090 or rtx-5090",
-    "zzz": "",
+    "zzz": "write one of these names",
 }
 
 
@@ -52,6 +52,13 @@ def test_an_unknown_name_gets_the_nearest_names(name: str) -> None:
 
     assert (caught.value.found, caught.value.mend) == (name, UNKNOWN[name])
     assert "b200" in caught.value.wanted
+
+
+def test_an_unknown_name_is_told_with_the_option_that_gave_it() -> None:
+    with pytest.raises(SpecError) as caught:
+        target("h20", "--gpu")
+
+    assert caught.value.where == "--gpu"
 
 
 # The name that CUDA reports and its compute capability; the target.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ssd_aot.commands.selecting import available_cores, read_selection, selection
+from ssd_aot.commands.selecting import WrittenPath, available_cores, read_selection, selection
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 
@@ -27,7 +27,7 @@ note: this host does not let a program switch address randomisation off, so anot
 
 @click.command()
 @selection
-@click.option("--out", type=click.Path(path_type=Path), help="Bundle folder. [default: dist/NAME]")
+@click.option("--out", type=WrittenPath(), help="Bundle folder. [default: dist/NAME]")
 @click.option("--jobs", type=click.IntRange(1), default=available_cores,
               show_default="the cores here", help="Parallel compilations.")  # fmt: skip
 @click.option("--keep-going", is_flag=True, help="Write an incomplete bundle, and exit 1.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,21 @@ import click
 from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target
+
+
+class WrittenPath(click.Path):
+    """A file or folder to be written. An empty name, which is most often an unset variable of a
+    script, would be the current folder, and is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value == "":
+            where = param.opts[0] if param is not None else ""
+            raise UsageError("not a path", where=where, found="''", wanted="a file or folder",
+                             mend="name one, or leave the option out")  # fmt: skip
+        return super().convert(value, param, ctx)
 
 
 def selection(command: Any) -> Any:
@@ -48,7 +64,8 @@ def read_selection(
                          mend="pass --gpu NAME or give targets in the spec")  # fmt: skip
     for notice in spec.notices:
         click.echo(f"note: {notice}", err=True)
-    return spec, tuple(dict.fromkeys(target(name) for name in names))
+    where = "--gpu" if gpus else spec.place("targets")
+    return spec, tuple(dict.fromkeys(target(name, where) for name in names))
 
 
 def available_cores() -> int:

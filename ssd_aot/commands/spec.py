@@ -7,24 +7,19 @@ from pathlib import Path
 
 import click
 
-from ssd_aot.errors import UsageError
-
 
 @click.command()
 @click.option("--from-config", "config", required=True, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="A Hugging Face config.json.")  # fmt: skip
 @click.option("--name", metavar="MODEL", help="The model's name. [default: the folder's]")
-def spec(config: Path, name: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True,
+              help="Print the spec as one JSON document, which --spec reads too.")  # fmt: skip
+def spec(config: Path, name: str | None, as_json: bool) -> None:
     """Write a spec from a Hugging Face model config to stdout."""
-    from ssd_aot.models import spec_from_config
+    import yaml
 
-    try:
-        values = json.loads(config.read_text(encoding="utf-8"))
-        problem = "" if isinstance(values, dict) else type(values).__name__
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    if problem:
-        raise UsageError("the model config is not a JSON object", where=str(config), found=problem,
-                         wanted="a config.json", mend="pass the file of the model")  # fmt: skip
-    click.echo(spec_from_config(values, name or config.resolve().parent.name), nl=False)
+    from ssd_aot.models import spec_from_file
+
+    text = spec_from_file(config, name)
+    click.echo(json.dumps(yaml.safe_load(text)) if as_json else text.rstrip())

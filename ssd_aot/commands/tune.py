@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ssd_aot.commands.selecting import available_cores, read_selection, selection
+from ssd_aot.commands.selecting import WrittenPath, available_cores, read_selection, selection
 from ssd_aot.errors import UsageError
 from ssd_aot.targets import Target
 
@@ -15,7 +15,7 @@ from ssd_aot.targets import Target
 @selection
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=WrittenPath(),
     metavar="FILE",
     help="The record to write or extend. [default: tuning/GPU.builtin.json]",
 )
@@ -25,7 +25,7 @@ from ssd_aot.targets import Target
 @click.option("--device", type=click.IntRange(0), default=0, help="CUDA index of the GPU.")
 @click.option(
     "--compile-only",
-    type=click.Path(path_type=Path),
+    type=WrittenPath(),
     metavar="DIR",
     help="Compile all candidates into DIR and measure nothing; needs no GPU.",
 )
