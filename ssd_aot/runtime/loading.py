@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ssd_aot.bundle.choosing import choose_target
 from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
+from ssd_aot.bundle.pin import pinned_digest, refuse_other
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, HostError, MismatchError, UsageError
 from ssd_aot.launches import Launch
@@ -176,17 +177,17 @@ def load(
     (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
     module is loaded and every signature called once now, as an engine's mixer shapes its tensors;
     else modules load when first launched. `strict` wants a target measured on this
-    very GPU model: a borrowed one is refused. `digest` pins the bundle.
+    very GPU model: a borrowed one is refused. `digest` pins the bundle, and so does
+    SSD_AOT_DIGEST in the environment; the two must not differ.
 
     Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
-    that is not for this device, launch interface or digest, `UsageError` for models it lacks.
+    that is not for this device, launch interface or digest, `UsageError` for models it lacks
+    and for a pin that is none.
     """
+    pinned = pinned_digest(digest, "load(digest=…)")
     bundle = Bundle.open(path)
     manifest = bundle.manifest
-    if digest is not None and bundle.digest != digest:
-        raise MismatchError("another bundle than the one pinned", where=str(path),
-                            found=bundle.digest, wanted=digest,
-                            mend="ship the pinned bundle, or pin this one")  # fmt: skip
+    refuse_other(bundle.digest, pinned, str(path))
     if not manifest.complete and not allow_incomplete:
         raise BundleError("the bundle is incomplete", where=str(path),
                           found="missing " + ", ".join(manifest.missing),
