@@ -5,21 +5,33 @@ Triton release changes this package alone.
 """
 
 from ssd_aot.triton_compat.assembly import layout_can_be_fixed
+from ssd_aot.triton_compat.capturing import (
+    CapturedCandidate,
+    CapturedLaunch,
+    TuningResult,
+    capturing,
+)
 from ssd_aot.triton_compat.compilation import CompiledObject, compile_variant, warm_up
 from ssd_aot.triton_compat.kernel import kernel_function, source_hash
 from ssd_aot.triton_compat.ptxas import check_ptxas
 from ssd_aot.triton_compat.specialisation import describe_argument, describe_launch
+from ssd_aot.triton_compat.stand_in import presented_to_triton
 from ssd_aot.triton_compat.toolchain import Difference, same_toolchain, toolchain
 
 __all__ = [
+    "CapturedCandidate",
+    "CapturedLaunch",
     "CompiledObject",
     "Difference",
+    "TuningResult",
+    "capturing",
     "check_ptxas",
     "compile_variant",
     "describe_argument",
     "describe_launch",
     "kernel_function",
     "layout_can_be_fixed",
+    "presented_to_triton",
     "same_toolchain",
     "source_hash",
     "toolchain",
