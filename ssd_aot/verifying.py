@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts, check_host, choose_target
-from ssd_aot.bundle.elf import cubin_architecture, same_architecture
-from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
+from ssd_aot.bundle.manifest import Manifest, TargetEntry
 from ssd_aot.bundle.store import Bundle
+from ssd_aot.code_agreement import code_findings
 from ssd_aot.completeness import RequiredLaunch, RequiredPlan, completeness
 from ssd_aot.errors import BundleError
 from ssd_aot.findings import Finding, Report
 
-__all__ = ["HostFacts", "RequiredLaunch", "RequiredPlan", "verify", "verify_path"]
+__all__ = ["HostFacts", "RequiredLaunch", "RequiredPlan", "verify"]
 
 
 @dataclass(frozen=True)
@@ -42,25 +41,13 @@ def verify(
     findings = (
         *_digest(bundle, digest),
         *_files(bundle),
-        *_architectures(bundle),
+        *code_findings(bundle),
         *completeness(bundle.manifest, required),
         *_target(bundle.manifest, gpu),
         *_host(bundle.manifest, host),
         *_device(bundle.manifest, device),
     )
     return Report(str(bundle.path), bundle.digest, findings)
-
-
-def verify_path(path: str, **facts: Any) -> Report:
-    """`verify` for the bundle at a path, where one that cannot be opened is a failed report too.
-
-    Raises UsageError for an empty path.
-    """
-    try:
-        bundle = Bundle.open(path)
-    except BundleError as error:
-        return Report.refused(path, error)
-    return verify(bundle, **facts)
 
 
 def _digest(bundle: Bundle, wanted: str | None) -> Iterator[Finding]:
@@ -90,53 +77,6 @@ def _files(bundle: Bundle) -> Iterator[Finding]:
         total = sum(size for _, _, size in files)
         what = f"{len(files)} of {len(files)} files are whole, {total} bytes, and nothing else"
         yield Finding("ok", "files", what)
-
-
-def _architectures(bundle: Bundle) -> Iterator[Finding]:
-    """Each code object's own header against the target of each variant that uses it."""
-    targets = {target.name: target for target in bundle.manifest.targets}
-    users: dict[tuple[str, str], list[VariantEntry]] = {}
-    for entry in bundle.manifest.variants:
-        users.setdefault((entry.object.sha256, entry.target), []).append(entry)
-    agreed, unread = 0, 0
-    for (_, name), entries in users.items():
-        code, wanted = entries[0].object, targets[name].arch
-        try:
-            data = bundle.read_object(code)
-        except BundleError:
-            unread += 1  # `files` has told of it
-            continue
-        names = ", ".join(entry.name for entry in entries)
-        try:
-            found = cubin_architecture(data)
-            agree = same_architecture(found, wanted) and same_architecture(code.arch, wanted)
-        except BundleError as error:
-            yield Finding(
-                "failed",
-                "architecture",
-                f"{code.path}, code of {names}: {error.what}",
-                error.found,
-                error.wanted,
-                "build the bundle anew",
-            )
-            continue
-        if agree:
-            agreed += 1
-            continue
-        yield Finding(
-            "failed",
-            "architecture",
-            f"{code.path}, code of {names}, is for another architecture",
-            f"{found} in its ELF header, {code.arch} in the manifest",
-            f"{wanted} for {name}",
-            "build the bundle anew",
-        )
-    if agreed:
-        what = f"{agreed} of {len(users)} code objects are for their target by their ELF header"
-        yield Finding("ok", "architecture", what)
-    if unread:
-        what = f"{unread} of {len(users)} code objects cannot be read"
-        yield Finding("not checked", "architecture", what)
 
 
 def _target(manifest: Manifest, gpu: str | None) -> Iterator[Finding]:

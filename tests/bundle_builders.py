@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from cubin_builders import fake_cubin
 
 from ssd_aot.bundle.manifest import (
     CodeObject,
@@ -35,13 +36,6 @@ TOOLCHAIN = Toolchain(
     platform="linux-x86_64",
     environment=(("TRITON_ENABLE_ASAN", "0"),),
 )
-
-
-def fake_cubin(number: int, payload: bytes = b"", *, abi: int = 8, suffix: bool = False) -> bytes:
-    """An ELF header as ptxas writes it for `sm_<number>`, with any payload behind it."""
-    flags = number << 8 | suffix << 3 if abi == 8 else number | suffix << 11
-    ident = b"\x7fELF" + bytes((2, 1, 1, 0x41, abi)) + bytes(7)
-    return ident + struct.pack("<HHIQQQI12x", 2, 190, 1, 0, 0, 0, flags) + payload
 
 
 def signature(model: str = "tiny", tp: int = 1, **fields: Any) -> Signature:
@@ -132,8 +126,10 @@ def small_manifest(*, source: str = "builtin") -> tuple[Manifest, dict[str, byte
     entries, contents = [], {"notes/origin.txt": b"from the tests\n"}
     for number, target in ((90, H100), (100, B200)):
         for kernel in ("chunk_state", "chunk_scan"):
-            data = fake_cubin(number, kernel.encode())
-            entry = variant(data, target=target, launch=launch(kernel), signatures=ids)
+            data = fake_cubin(number, function=kernel)
+            entry = variant(
+                data, target=target, launch=launch(kernel), signatures=ids, function=kernel
+            )
             entries.append(entry)
             contents[entry.object.path] = data
     files = [(p, hashlib.sha256(d).hexdigest(), len(d)) for p, d in contents.items()]

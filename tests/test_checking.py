@@ -19,6 +19,7 @@ from ssd_aot import checking
 from ssd_aot.bundle.choosing import DeviceFacts
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter
+from ssd_aot.errors import UsageError
 
 
 def cubins(bundle: Path) -> list[Path]:
@@ -208,6 +209,19 @@ def test_a_spec_in_the_bundle_that_cannot_be_used_is_a_finding(tmp_path: Path) -
 
     assert result.exit_code == 1
     assert "the spec in the bundle cannot be used" in words(result.stdout)
+
+
+def test_a_bundle_that_cannot_be_opened_is_a_failed_report(tmp_path: Path) -> None:
+    write_small_bundle(tmp_path / "b")
+    with open(tmp_path / "b/manifest.json", "r+b") as file:
+        file.write(b"[")
+
+    report = checking.check_bundle(str(tmp_path / "b"), gpu="h100")
+
+    assert not report.passed
+    assert "manifest.json" in str(report)
+    with pytest.raises(UsageError):
+        checking.check_bundle("")
 
 
 def test_what_is_no_bundle_fails(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import triton
-from bundle_builders import fake_cubin
+from cubin_builders import fake_cubin
 
 from ssd_aot.bundle.elf import cubin_architecture, same_architecture
 from ssd_aot.errors import BundleError

@@ -9,7 +9,6 @@ from pathlib import Path
 from bundle_builders import (
     B200,
     H100,
-    fake_cubin,
     launch,
     manifest,
     signature,
@@ -17,6 +16,7 @@ from bundle_builders import (
     write_bundle,
     write_small_bundle,
 )
+from cubin_builders import fake_cubin
 
 from ssd_aot.bundle.manifest import Tuning
 from ssd_aot.bundle.store import Bundle

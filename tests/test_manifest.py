@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_builders import H100, fake_cubin, launch, manifest, signature, small_manifest, variant
+from bundle_builders import H100, launch, manifest, signature, small_manifest, variant
+from cubin_builders import fake_cubin
 
 from ssd_aot.bundle.manifest import FORMAT, Manifest, Tuning
 from ssd_aot.errors import BundleError
