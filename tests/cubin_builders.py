@@ -29,12 +29,7 @@ def fake_cubin(
     sections = [
         ("", _NULL, 0, b""),
         (".strtab", _STRINGS, 0, f"\0{function}\0".encode()),
-        (
-            ".symtab",
-            _SYMBOLS,
-            1,
-            bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0x10, 3, 0, len(code)),
-        ),
+        (".symtab", _SYMBOLS, 1, symbols),
         (f".text.{function}", _CODE, 2, code),
         (".nv.info", _INFO, 2, _record(0x2F, struct.pack("<II", 1, registers))),
         (f".nv.info.{function}", _INFO, 2, _launch_records(sizes, threads)),

@@ -128,8 +128,8 @@ def resealed(
     for entry in bundle.manifest.variants:
         changed, data = change(entry, bundle.read_object(entry))
         path = writer.add_object(data)
-        facts = {"sha256": Path(path).stem, "size_bytes": len(data)}
-        code = dataclasses.replace(changed.object, **facts)
+        sha256 = Path(path).stem
+        code = dataclasses.replace(changed.object, sha256=sha256, size_bytes=len(data))
         entries.append(dataclasses.replace(changed, object=code))
     made = dataclasses.replace(bundle.manifest, variants=tuple(entries), files=writer.files)
     writer.commit(made)
