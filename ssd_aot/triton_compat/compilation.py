@@ -39,6 +39,8 @@ class CompiledObject:
 
     cubin: bytes
     code: CodeObject
+    metadata: bytes = b""
+    """Triton's own JSON about it, where the code is for Triton's cache."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ def compile_variant(function: Any, variant: Variant, target: Target) -> Compiled
     """
     signature = _signature(function, variant)
     number = target.capability[0] * 10 + target.capability[1]
-    options = _options(variant, number)
+    options = launch_options(variant, number)
     gpu = GPUTarget("cuda", number, 32)
     try:
         # Triton prints the whole PTX when ptxas fails; the reason is in the exception as well.
-        with _alone(gpu) as assembler, redirect_stdout(io.StringIO()):
+        with alone(gpu) as assembler, redirect_stdout(io.StringIO()):
             source = ASTSource(function, signature.types, signature.constants, signature.attributes)
             kernel = triton.compile(source, target=gpu, options=options)
     except (OSError, MemoryError):
@@ -84,9 +86,9 @@ def compile_variant(function: Any, variant: Variant, target: Target) -> Compiled
         raise BuildError(
             "the kernel does not compile",
             where=f"{variant.launch.kernel} [{variant.configuration}] for {target.arch}",
-            found=_reason(error),
+            found=reason_of(error),
         ) from error
-    return _object(kernel, assembler.log, signature, variant, target)
+    return described_object(kernel, assembler.log, signature.parameters, variant, target)
 
 
 def warm_up() -> None:
@@ -98,10 +100,15 @@ def warm_up() -> None:
     triton_key()
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The error without the command at its end, whose temporary paths are gone by then."""
     text = f"{type(error).__name__}: {error}".split("\nRepro command:")[0]
     return text.strip()[:_REASON_CHARACTERS]
+
+
+def parameters_of(function: Any, variant: Variant) -> tuple[tuple[str, str], ...]:
+    """The runtime arguments that the compiled kernel takes, in order, as (name, type)."""
+    return _signature(function, variant).parameters
 
 
 def _signature(function: Any, variant: Variant) -> _Signature:
@@ -148,7 +155,7 @@ def _refuse_unsupported(variant: Variant, argument: Argument) -> None:
         raise _wrong(variant, "tensor-descriptor arguments are not supported", argument.name)
 
 
-def _options(variant: Variant, number: int) -> dict[str, Constant]:
+def launch_options(variant: Variant, number: int) -> dict[str, Constant]:
     configuration = variant.configuration
     # Triton 3.10 turns the default of `enable_fp_fusion` around; what a kernel is must not follow.
     options: dict[str, Constant] = {"enable_fp_fusion": True, **dict(variant.launch.options)}
@@ -165,8 +172,12 @@ def _options(variant: Variant, number: int) -> dict[str, Constant]:
 
 
 @contextmanager
-def _alone(gpu: Any) -> Iterator[Assembler]:
-    """Triton without a device, and with a cache and temporary files that nobody else sees."""
+def alone(gpu: Any, *, line_info: bool = False) -> Iterator[Assembler]:
+    """Triton without a device, and with a cache and temporary files that nobody else sees.
+
+    Whether lines are kept is part of Triton's key; with `line_info` that is the user's own choice,
+    and the assembler leaves out the tables instead, so that the code holds no path.
+    """
     # `reset_active` would look for a GPU, so the slot itself is put back (`DriverConfig._active`:
     # 3.6.0, 3.7.1, 3.8.0, 3.9.0). `knobs.X.scope` restores values and environment variables.
     before = driver_slot._active
@@ -182,21 +193,26 @@ def _alone(gpu: Any) -> Iterator[Assembler]:
             knobs.cache.dir = folder
             knobs.cache.manager_class = None
             knobs.compilation.always_compile = True
-            knobs.compilation.disable_line_info = True
+            if not line_info:
+                knobs.compilation.disable_line_info = True
             knobs.compilation.store_binary_only = True
             knobs.compilation.dump_ir = False
             knobs.compilation.override = False
             knobs.compilation.use_ir_loc = None
             knobs.compilation.listener = None
             knobs.runtime.add_stages_inspection_hook = None
-            yield stack.enter_context(assembling(Path(folder)))
+            yield stack.enter_context(assembling(Path(folder), drop_lines=line_info))
         finally:
             tempfile.tempdir = temporary_before
             driver_slot._active = before
 
 
-def _object(
-    kernel: Any, log: str, signature: _Signature, variant: Variant, target: Target
+def described_object(
+    kernel: Any,
+    log: str,
+    parameters: tuple[tuple[str, str], ...],
+    variant: Variant,
+    target: Target,
 ) -> CompiledObject:
     facts = kernel.metadata
     cubin: bytes = kernel.asm["cubin"]
@@ -229,7 +245,7 @@ def _object(
         profile_scratch_bytes=facts.profile_scratch_size or 0,
         launch_pdl=bool(facts.launch_pdl),
         launch_cooperative=bool(facts.launch_cooperative_grid),
-        parameters=signature.parameters,
+        parameters=parameters,
     )
     return CompiledObject(cubin, code)
 
