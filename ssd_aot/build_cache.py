@@ -20,10 +20,10 @@ from ssd_aot.bundle.manifest import CodeObject, Toolchain
 from ssd_aot.errors import BuildError
 from ssd_aot.launches import Variant, canonical_json
 from ssd_aot.targets import Target
-from ssd_aot.triton_compat import CompiledObject
+from ssd_aot.triton_compat import CompiledObject, HostSource
 from ssd_aot.writing import write_error
 
-FORMAT = 1
+FORMAT = 2
 """Part of every key: raised when an entry of an older form could not be read rightly."""
 
 _LOCK_WAIT_S = 3.0
@@ -31,9 +31,14 @@ _LOCK_WAIT_S = 3.0
 
 
 def entry_key(
-    variant: Variant, target: Target, kernel_source_hash: str, toolchain: Toolchain
+    variant: Variant,
+    target: Target,
+    kernel_source_hash: str,
+    toolchain: Toolchain,
+    triton_key: str = "",
 ) -> str:
-    """sha256 over all that decides a compilation.
+    """sha256 over all that decides a compilation; with a `triton_key` its result is an entry for
+    Triton's own cache.
 
     Of the target only the architecture counts, so models of one architecture share their entries;
     of the toolchain everything but the version string, which its content stands for.
@@ -46,6 +51,7 @@ def entry_key(
         "arch": target.arch,
         "kernel": kernel_source_hash,
         "toolchain": compiler,
+        "triton_key": triton_key,
     }
     return hashlib.sha256(canonical_json(form).encode()).hexdigest()
 
@@ -129,7 +135,9 @@ class BuildCache:
 
     def put(self, key: str, entry: CompiledObject) -> None:
         """Raises HostError, with the place and the bytes needed, when there is no room."""
-        facts = canonical_json(asdict(entry.code)).encode()
+        form = {**asdict(entry.code), "metadata": entry.metadata.decode(),
+                "launcher": entry.launcher and asdict(entry.launcher)}  # fmt: skip
+        facts = canonical_json(form).encode()
         body = facts + b"\n" + entry.cubin
         content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
         temporary = self.scratch / f"{key}.{uuid.uuid4().hex}"
@@ -162,6 +170,8 @@ def _parse(content: bytes) -> CompiledObject | None:
     try:
         values = json.loads(facts)
         parameters = tuple((name, kind) for name, kind in values.pop("parameters"))
-        return CompiledObject(cubin, CodeObject(**values, parameters=parameters))
+        metadata, launcher = values.pop("metadata").encode(), values.pop("launcher")
+        code = CodeObject(**values, parameters=parameters)
+        return CompiledObject(cubin, code, metadata, launcher and HostSource(**launcher))
     except (ValueError, TypeError, KeyError):
         return None

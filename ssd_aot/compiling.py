@@ -18,6 +18,7 @@ from ssd_aot.targets import Target
 from ssd_aot.triton_compat import (
     CompiledObject,
     check_ptxas,
+    compile_entry,
     compile_variant,
     kernel_function,
     layout_can_be_fixed,
@@ -33,12 +34,18 @@ _DIED = "the process that compiled it was killed: out of memory, or a crash of t
 
 @dataclass(frozen=True)
 class CompileTask:
-    """One compilation: `kernel` is "module:function"; heavier tasks (any unit) start first."""
+    """One compilation: `kernel` is "module:function"; heavier tasks (any unit) start first.
+
+    An engine's kernel comes with the hash of its source, `source_sha256`, and with `triton_key`,
+    under which its entry in Triton's cache will be asked for; its workers have the engine imported.
+    """
 
     kernel: str
     variant: Variant
     target: Target
     weight: float = 0.0
+    source_sha256: str = ""
+    triton_key: str = ""
 
     @property
     def order(self) -> tuple[str, str]:
@@ -127,8 +134,8 @@ def compile_all(
     keys: dict[tuple[str, str], str] = {}
     for order, task in unique.items():
         try:
-            kernel = source_hash(kernel_function(task.kernel))
-            keys[order] = entry_key(task.variant, task.target, kernel, compiler)
+            kernel = task.source_sha256 or source_hash(kernel_function(task.kernel))
+            keys[order] = entry_key(task.variant, task.target, kernel, compiler, task.triton_key)
         except SsdAotError as error:
             reasons[order] = str(error)
     objects, pending = _look_up(unique, keys, cache)
@@ -210,7 +217,10 @@ def _attempt(item: tuple[str, CompileTask]) -> CompiledObject | str:
     """Runs in a worker: the code, or the reason there is none."""
     _, task = item
     try:
-        return compile_variant(kernel_function(task.kernel), task.variant, task.target)
+        function = kernel_function(task.kernel)
+        if task.triton_key:
+            return compile_entry(function, task.variant, task.target, task.triton_key)
+        return compile_variant(function, task.variant, task.target)
     except SsdAotError as error:
         return str(error)
     except MemoryError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ssd_aot.bundle.triton_files import TritonFiles
 from ssd_aot.launches import Configuration, Launch, Variant
 
 FORMAT = 1
@@ -124,7 +125,8 @@ class ManifestParts:
     their JSON form, keyed by id; `launch_abi` is the hash that the builtin launcher compares;
     `missing` names the launches that a `--keep-going` build could not make (empty: complete);
     `files` lists every other file of the bundle as (path, sha256, size in bytes), but for the
-    manifest's own checksum.
+    manifest's own checksum. `triton` is what a bundle of an engine's kernels holds for Triton's own
+    cache, None for builtin ones.
     """
 
     spec: dict[str, Any]
@@ -137,6 +139,7 @@ class ManifestParts:
     variants: tuple[VariantEntry, ...]
     missing: tuple[str, ...]
     files: tuple[tuple[str, str, int], ...]
+    triton: TritonFiles | None = None
 
     @property
     def complete(self) -> bool:

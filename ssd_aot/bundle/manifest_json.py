@@ -47,6 +47,8 @@ def write_manifest(manifest: ManifestParts) -> str:
             (_variant_form(entry, positions) for entry in manifest.variants), key=_variant_order
         ),
     }
+    if manifest.triton is not None:
+        form["triton"] = manifest.triton.to_json()
     body = json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f'{{"format":{FORMAT},{body[1:]}\n'
 
@@ -116,6 +118,11 @@ def check_references(manifest: ManifestParts, where: str) -> None:
             found = [f"{listed[1]} bytes, sha256 {listed[0]}" if listed else "not listed"]
             wanted = f"{code.size_bytes} bytes, sha256 {code.sha256}"
             refuse(f"`files` disagrees with the variant of {code.path}", found, wanted)
+
+    for path, digest, size in manifest.triton.files() if manifest.triton else ():
+        listed = files.get(path)
+        if listed is None or listed[0] != digest or size not in (None, listed[1]):
+            refuse("`files` disagrees with `triton`", [path], f"{path}, sha256 {digest}")
 
 
 def _check_once(

@@ -35,6 +35,7 @@ from ssd_aot.bundle.json_readers import (
 )
 from ssd_aot.bundle.layout import refuse_path
 from ssd_aot.bundle.manifest_json import MEND, check_references
+from ssd_aot.bundle.triton_files import read_triton_files
 from ssd_aot.errors import BundleError
 from ssd_aot.launches import Argument, Configuration, Launch
 
@@ -192,6 +193,9 @@ class _Tables:
 
     def manifest(self, data: Any, kind: type[M]) -> M:
         # Fields are read in this order: the tables before the variants.
+        optional = (
+            {"triton": read_triton_files} if isinstance(data, dict) and "triton" in data else {}
+        )
         return record(
             partial(_build, kind),
             format=count,
@@ -206,6 +210,7 @@ class _Tables:
             spec_digest=text,
             targets=each(_target),
             toolchain=_toolchain,
+            **optional,
         )(data)
 
     def _fill_launches(self, value: Any) -> None:

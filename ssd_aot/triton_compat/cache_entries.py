@@ -24,6 +24,7 @@ from ssd_aot.triton_compat.compilation import (
     parameters_of,
     reason_of,
 )
+from ssd_aot.triton_compat.host_modules import launcher_source
 
 
 def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> CompiledObject:
@@ -44,6 +45,7 @@ def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> 
             source = _source(function, variant, make_backend(gpu), options)
             kernel = triton.compile(source, target=gpu, options=options)
             metadata = _metadata(kernel)
+            launcher = launcher_source(kernel.src, kernel.metadata)
     except (OSError, MemoryError):
         raise
     except Exception as error:
@@ -61,7 +63,7 @@ def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> 
     made = described_object(
         kernel, assembler.log, parameters_of(function, variant), variant, target
     )
-    return CompiledObject(made.cubin, made.code, metadata)
+    return CompiledObject(made.cubin, made.code, metadata, launcher)
 
 
 def _source(function: Any, variant: Variant, backend: Any, options: dict[str, Constant]) -> Any:

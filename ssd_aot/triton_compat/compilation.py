@@ -26,6 +26,7 @@ from ssd_aot.errors import BuildError
 from ssd_aot.launches import Argument, Constant, Variant
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat.assembly import Assembler, assembling
+from ssd_aot.triton_compat.host_modules import HostSource
 
 _DIVISIBLE_BY_16 = [["tt.divisibility", 16]]
 _TENSOR_MEMORY_COLUMNS = 512
@@ -41,6 +42,8 @@ class CompiledObject:
     code: CodeObject
     metadata: bytes = b""
     """Triton's own JSON about it, where the code is for Triton's cache."""
+    launcher: HostSource | None = None
+    """The extension module that launches it, where Triton needs one of its own."""
 
 
 @dataclass(frozen=True)
