@@ -101,7 +101,7 @@ def build_host_module(source: HostSource) -> bytes:
             # 3.6.0 to 3.9.0.
             built = build._build(
                 source.name, str(path), scratch, [libraries], cuda_driver.include_dirs,
-                cuda_driver.libraries, list(_WITHOUT_PATHS),
+                cuda_driver.libraries, [*_WITHOUT_PATHS, f"-fmacro-prefix-map={scratch}/="],
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             raise BuildError(
