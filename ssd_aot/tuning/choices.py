@@ -98,6 +98,11 @@ class Chooser:
             return min(borrowed, key=lambda found: found[0])[1]
         return Choice(first, Tuning("default"))
 
+    @staticmethod
+    def default(configuration: Configuration) -> Choice:
+        """A configuration that is taken because no other fits."""
+        return Choice(configuration, Tuning("default"))
+
     def form_rule(self, target: Target) -> FormRule:
         """The rule of the first record of this GPU, else of its architecture, else the default."""
         files = [f for f in self.records if f.record.forms]

@@ -23,6 +23,7 @@ from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.workspaces import Workspaces
 from ssd_aot.targets import Target
 from ssd_aot.tuning.measuring import Scan
+from ssd_aot.tuning.station_host import OpenedDevice
 
 REPLAYS = 24
 WARM_REPLAYS = 3
@@ -128,6 +129,12 @@ class DeviceMeasure:
                     self._cubins[code.sha256], code.function, code.shared_bytes
                 )
         return self._functions[code.sha256]
+
+
+def open_device(target: Target, cubins: Mapping[str, bytes], index: int) -> OpenedDevice:
+    """As `OpenDevice`, for a GPU of this machine."""
+    measure = DeviceMeasure(target, cubins, index)
+    return OpenedDevice(measure, measure.name, driver_version())
 
 
 def check_device(target: Target, index: int = 0) -> driver.Device:

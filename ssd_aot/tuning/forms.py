@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import SHORT_WORK, Form
-from ssd_aot.tuning.attempts import BudgetSpent, Clock
 from ssd_aot.tuning.groups import Call
 from ssd_aot.tuning.measuring import Chosen, Measure
 from ssd_aot.tuning.records import FormPoint
@@ -16,43 +16,56 @@ SHAPES = ((1, 512), (1, 2048), (1, 8192), (2, 1024), (2, 4096), (4, 512), (4, 20
 """(sequences, tokens of each); the segmented form is the one that this much work takes."""
 
 
-def measure_forms(
+@dataclass(frozen=True)
+class FormPair:
+    """A place where both forms are to be timed: the walk's call and the segments', and a batch."""
+
+    geometry: str
+    heads: int
+    calls: tuple[Call, Call]
+    lengths: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[str, int, int, int]:
+        """As `FormPoint.place`."""
+        return self.geometry, self.heads, len(self.lengths), sum(self.lengths)
+
+    def point(self, times_us: Sequence[float], date: str) -> FormPoint:
+        walk_us, segments_us = times_us
+        return FormPoint(*self.place, walk_us, segments_us, date)
+
+
+def form_pairs(
     calls: Sequence[Call],
-    chosen: Chosen,
-    measure: Measure,
-    clock: Clock,
-    date: str,
-    known: Iterable[FormPoint] = (),
-) -> tuple[tuple[FormPoint, ...], bool]:
-    """Points of every geometry, heads from fewest to most, and whether the budget sufficed.
-
-    Places of `known` points are left out.
-    """
-    done = {point.place for point in known}
-    points: list[FormPoint] = []
-    try:
-        for (geometry, heads), by_form in _pairs(calls, chosen.candidates).items():
-            for sequences, length in SHAPES:
-                if (geometry, heads, sequences, sequences * length) in done:
-                    continue
-                clock.check()
-                little = sequences * length * heads <= SHORT_WORK
-                cut = by_form["short_segments" if little else "segments"]
-                walk_us, segments_us = (
-                    _time(call, (length,) * sequences, chosen, measure)
-                    for call in (by_form["walk"], cut)
-                )
-                points.append(
-                    FormPoint(
-                        geometry, heads, sequences, sequences * length, walk_us, segments_us, date
-                    )
-                )  # fmt: skip
-    except BudgetSpent:
-        return tuple(points), False
-    return tuple(points), True
+    planned: Mapping[Launch, object],
+    known: Collection[tuple[str, int, int, int]] = (),
+) -> list[FormPair]:
+    """Every geometry, heads from fewest to most, in each of the `SHAPES`; places in `known` are
+    left out."""
+    pairs: list[FormPair] = []
+    for (geometry, heads), by_form in _calls(calls, planned).items():
+        for sequences, length in SHAPES:
+            little = sequences * length * heads <= SHORT_WORK
+            cut = by_form["short_segments" if little else "segments"]
+            pair = FormPair(geometry, heads, (by_form["walk"], cut), (length,) * sequences)
+            if pair.place not in known:
+                pairs.append(pair)
+    return pairs
 
 
-def _pairs(
+def form_times(
+    calls: Sequence[Call], lengths: tuple[int, ...], chosen: Chosen, measure: Measure
+) -> tuple[float, ...]:
+    """Device times, in microseconds, of a batch of these lengths under each of the calls."""
+    times = []
+    for call in calls:
+        problems = timed_problems(Workload(call, lengths), measure.device)
+        executor = measure.executor(call.form, chosen.variants(call))
+        times.append(round(measure.median_us(executor, scans_of(call, problems).kept), 3))
+    return tuple(times)
+
+
+def _calls(
     calls: Sequence[Call], planned: Mapping[Launch, object]
 ) -> dict[tuple[str, int], dict[Form, Call]]:
     """The calls of one signature by form, for each geometry with its fewest, middle and most
@@ -74,9 +87,3 @@ def _pairs(
         for count in sorted({counts[0], counts[len(counts) // 2], counts[-1]})
     ]
     return {place: found[place] for place in places}
-
-
-def _time(call: Call, lengths: tuple[int, ...], chosen: Chosen, measure: Measure) -> float:
-    problems = timed_problems(Workload(call, lengths), measure.device)
-    executor = measure.executor(call.form, chosen.variants(call))
-    return round(measure.median_us(executor, scans_of(call, problems).kept), 3)

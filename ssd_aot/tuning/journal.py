@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -22,12 +23,13 @@ from ssd_aot.writing import write_error
 class Journal:
     """The trials known so far, by basis: those of an earlier record, of a killed run, and new ones.
 
-    Raises `HostError` where it cannot be written.
+    Several stations may share it. Raises `HostError` where it cannot be written.
     """
 
     def __init__(self, record_path: Path, record: Record | None = None) -> None:
         self.path = record_path.with_name(record_path.name + ".journal")
         self._trials: dict[str, dict[Configuration, Trial]] = {}
+        self._lock = threading.Lock()
         for entry in record.entries if record else ():
             known = self._known(_place(entry.basis, entry.workloads))
             known.update((t.configuration, t) for t in entry.trials)
@@ -36,24 +38,29 @@ class Journal:
 
     def trials(self, basis: Basis, workloads: tuple[str, ...]) -> dict[Configuration, Trial]:
         """What is known on a basis, for these workloads, by configuration."""
-        return dict(self._known(_place(basis, workloads)))
+        with self._lock:
+            return dict(self._known(_place(basis, workloads)))
 
     def add(self, basis: Basis, workloads: tuple[str, ...], trial: Trial) -> None:
         """Keep a trial; a second one of the same configuration replaces the first."""
         place = _place(basis, workloads)
         line = f'{{"basis": "{place}", "trial": {trial_line(trial)}}}\n'
-        try:
-            if self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("a", encoding="utf-8")
-                # Whatever a kill left of its last line ends here.
-                self._file.write("\n")
-            self._file.write(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise write_error(error, self.path, len(line)) from error
-        self._known(place)[trial.configuration] = trial
+        with self._lock:
+            try:
+                self._append(line)
+            except OSError as error:
+                raise write_error(error, self.path, len(line)) from error
+            self._known(place)[trial.configuration] = trial
+
+    def _append(self, line: str) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a", encoding="utf-8")
+            # Whatever a kill left of its last line ends here.
+            self._file.write("\n")
+        self._file.write(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         if self._file is not None:

@@ -76,13 +76,29 @@ class Chosen:
     def with_choice(self, launch: Launch, configuration: Configuration) -> Chosen:
         return replace(self, configurations={**self.configurations, launch: configuration})
 
+    def only(self, calls: Sequence[Call]) -> Chosen:
+        """The part that these calls run with."""
+        launches = dict.fromkeys(launch for call in calls for launch in call.launches)
+        return Chosen(
+            {launch: self.candidates[launch] for launch in launches},
+            {launch: self.configurations[launch] for launch in launches},
+        )
+
+
+class TrialFailed(Exception):
+    """A candidate that was right could not be timed again; says why."""
+
 
 class Trials:
-    """Trials of one launch's candidates: inputs and references are made once, for all of them."""
+    """Trials of one launch's candidates, its companions running as `chosen` says: inputs and
+    references are made once, for all of them."""
 
-    def __init__(self, member: Member, measure: Measure, multiprocessors: int) -> None:
+    def __init__(
+        self, member: Member, measure: Measure, multiprocessors: int, chosen: Chosen
+    ) -> None:
         self._member = member
         self._measure = measure
+        self._chosen = chosen
         self._workloads = workloads(member, multiprocessors)
         self._scans: dict[Workload, list[Scan]] = {}
         self._checks: list[Check] = []
@@ -92,12 +108,12 @@ class Trials:
         """The workloads, in the order of a trial's times."""
         return tuple(workload.name for workload in self._workloads)
 
-    def run(self, configuration: Configuration, chosen: Chosen) -> Trial:
-        """Raises `HostError` where the device is lost or out of memory."""
+    def run(self, configuration: Configuration) -> Trial:
+        """Raises `HostError` where the device is out of memory."""
         code = self._member.candidates.code(configuration)
         trial = Trial(configuration, registers=code.registers, spill_bytes=code.spill_bytes)
         try:
-            executors = self._executors(chosen.with_choice(self._member.launch, configuration))
+            executors = self._executors(configuration)
             wrong, error = self._judge(executors)
             trial = replace(trial, rejected=wrong, error=error if isfinite(error) else None)
             return trial if wrong else replace(trial, times_us=self._times(executors))
@@ -106,15 +122,26 @@ class Trials:
         except torch.OutOfMemoryError as lack:
             raise _out_of_memory(lack) from lack
         except (RuntimeError, SsdAotError) as failure:
-            what = " ".join(str(failure).split())[:_REASON_CHARACTERS]
-            return replace(trial, rejected=f"did not run: {what}")
+            return replace(trial, rejected=_did_not_run(failure))
 
-    def time(self, configuration: Configuration, chosen: Chosen) -> tuple[float, ...]:
-        """The times of a candidate that was found right, measured again."""
-        chosen = chosen.with_choice(self._member.launch, configuration)
-        return self._times(self._executors(chosen))
+    def time(self, configuration: Configuration) -> tuple[float, ...]:
+        """The times of a candidate that was found right, measured again. Raises `TrialFailed`
+        when it does not run any more, and `HostError` where the device is out of memory."""
+        try:
+            return self._times(self._executors(configuration))
+        except HostError:
+            raise
+        except torch.OutOfMemoryError as lack:
+            raise _out_of_memory(lack) from lack
+        except (RuntimeError, SsdAotError) as failure:
+            raise TrialFailed(_did_not_run(failure)) from failure
 
-    def _executors(self, chosen: Chosen) -> dict[Call, Executor]:
+    def usable(self) -> bool:
+        """Whether the device still works."""
+        return self._measure.usable()
+
+    def _executors(self, configuration: Configuration) -> dict[Call, Executor]:
+        chosen = self._chosen.with_choice(self._member.launch, configuration)
         return {
             call: self._measure.executor(call.form, chosen.variants(call))
             for call in self._member.calls
@@ -154,6 +181,10 @@ def settle(trial: Trial, more: Sequence[tuple[float, ...]]) -> Trial:
     columns = zip(trial.times_us, *more, strict=True)
     times = tuple(round(median(column), 3) for column in columns)
     return replace(trial, times_us=times, repeats=trial.repeats + len(more))
+
+
+def _did_not_run(failure: Exception) -> str:
+    return f"did not run: {' '.join(str(failure).split())[:_REASON_CHARACTERS]}"
 
 
 def _out_of_memory(error: Exception) -> HostError:

@@ -1,97 +1,114 @@
 """The search for winners: coordinate by coordinate, within a budget, never measuring twice.
 
-Each group's launches are searched in turn with the operation's other kernels at their present
-choice (the winner where there is one already, else the default); one pass. What was measured before
-on the same basis, in the record or by a run that was killed, is taken as it is.
+Each launch is searched with the operation's other kernels at the choice that `schedule` says; one
+pass. What was measured before on the same basis, in the record or by a run that was killed, is
+taken as it is.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 
 from ssd_aot.progress import Progress
 from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Setting
 from ssd_aot.tuning.compiled_candidates import CandidateLaunch
 from ssd_aot.tuning.groups import Group, Member
-from ssd_aot.tuning.measuring import Chosen
-from ssd_aot.tuning.records import Entry, Record, Trial
+from ssd_aot.tuning.records import Entry, Record, Session, Trial
+from ssd_aot.tuning.schedule import Schedule, Unit
+from ssd_aot.tuning.stations import Station
 from ssd_aot.tuning.winning import by_score
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """Entries of the launches that are settled, in no order, and the `left` ones, by name, that
-    the budget did not reach."""
-
-    entries: tuple[Entry, ...]
-    left: tuple[str, ...]
-
-
 class Search:
-    """One GPU's share of the groups. Groups depend on one another only through the choices of
-    companion kernels, so several processes may each take some and their records be merged."""
+    """A run's groups, searched by any number of stations at once."""
 
     def __init__(
         self,
         setting: Setting,
+        groups: Sequence[Group],
         candidates: Sequence[CandidateLaunch],
         record: Record,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._setting = setting
+        self._groups = groups
+        self._candidates = candidates
         self._record = record
         self._on_progress = on_progress
-        usable = {entry.planned.launch: entry for entry in candidates if entry.usable}
-        self.chosen = Chosen(usable, {name: entry.usable[0] for name, entry in usable.items()})
-        self._entries: dict[str, Entry] = {}
-        self._total = self._done = 0
+        self._lock = threading.Lock()
+        self._schedule: Schedule | None = None
 
-    def run(self, groups: Sequence[Group]) -> SearchResult:
-        """Raises `HostError` when the device is lost; the journal has what was measured."""
-        members = [member for group in groups for member in group.members]
-        self._total = sum(map(_planned_trials, groups))
-        for member in members:
-            known = self._record.entry(member.launch)
-            if known is not None and known.basis == self._setting.basis(member):
-                self._setting.reused += len(known.trials)
-                self._settle(member, known)
-        with suppress(BudgetSpent):
-            for group in groups:
-                self._search(group)
-        left = [str(m.launch) for m in members if m.launch.identity not in self._entries]
-        return SearchResult(tuple(self._entries.values()), tuple(left))
+    @property
+    def schedule(self) -> Schedule:
+        assert self._schedule is not None, "a station works first"
+        return self._schedule
 
-    def _search(self, group: Group) -> None:
-        first, *others = group.members
-        before = self._done
-        lead = self._entries.get(first.launch.identity)
-        if lead is None:
-            lead = self._settle(first, self._search_all(first))
-        self._progress(before + len(first.candidates.usable))
-        for member in others:
-            if member.launch.identity not in self._entries:
-                self._settle(member, self._follow(member, lead))
-            self._progress(self._done + 2)
+    def work(self, station: Station) -> None:
+        """Search what is next until nothing is left or the budget is spent.
 
-    def _search_all(self, member: Member) -> Entry:
+        Raises `HostError` when the device is lost; the journal has what was measured.
+        """
+        schedule = self._scheduled(station.session)
+        self._progress()
+        while (unit := schedule.take()) is not None:
+            try:
+                entry = self._search(station, unit)
+            except BudgetSpent:
+                schedule.give_back(unit)
+                schedule.stop()
+            except BaseException:
+                schedule.give_back(unit)
+                raise
+            else:
+                schedule.settle(unit, entry)
+                self._progress()
+
+    def stop(self) -> None:
+        """Let no station take more."""
+        with self._lock:
+            if self._schedule is not None:
+                self._schedule.stop()
+
+    def _scheduled(self, session: Session) -> Schedule:
+        """The schedule of all stations, from what the record knows of the first one's GPU."""
+
+        def known(member: Member) -> Entry | None:
+            entry = self._record.entry(member.launch)
+            if entry is None or entry.basis != self._setting.basis(member, session):
+                return None
+            self._setting.count(reused=len(entry.trials))
+            return entry
+
+        with self._lock:
+            if self._schedule is None:
+                self._schedule = Schedule(self._groups, self._candidates, known)
+            return self._schedule
+
+    def _search(self, station: Station, unit: Unit) -> Entry:
+        member = unit.member
+        runs = station.runs(member, self.schedule.chosen(unit))
+        attempts = Attempts(self._setting, member, station.session, runs)
+        if unit.lead is None:
+            return self._search_all(attempts, unit)
+        return self._follow(attempts, unit, self.schedule.entry(unit.lead))
+
+    def _search_all(self, attempts: Attempts, unit: Unit) -> Entry:
         """Every candidate of a representative."""
-        attempts = Attempts(self._setting, member, self.chosen)
-        for configuration in member.candidates.usable:
+        for configuration in unit.member.candidates.usable:
             attempts.trial(configuration)
-            self._progress(self._done + 1)
+            self._progress(unit)
         attempts.finals()
-        compiled = member.candidates.compiled
+        compiled = unit.member.candidates.compiled
         return attempts.entry(
             [Trial(c.configuration, rejected=c.reason) for c in compiled if c.code is None]
         )
 
-    def _follow(self, member: Member, lead: Entry) -> Entry:
+    def _follow(self, attempts: Attempts, unit: Unit, lead: Entry) -> Entry:
         """The default, and the first of the representative's best that is right here."""
-        attempts = Attempts(self._setting, member, self.chosen)
-        usable = member.candidates.usable
+        usable = unit.member.candidates.usable
         attempts.trial(usable[0])
+        self._progress(unit)
         best = [lead.winner] if lead.winner else []
         for configuration in [*best, *by_score(lead.trials)]:
             if configuration in usable and not attempts.trial(configuration).rejected:
@@ -99,21 +116,13 @@ class Search:
         attempts.finals()
         return attempts.entry()
 
-    def _settle(self, member: Member, entry: Entry) -> Entry:
-        self._entries[entry.identity] = entry
-        if entry.winner is not None and entry.winner in member.candidates.usable:
-            self.chosen = self.chosen.with_choice(member.launch, entry.winner)
-        return entry
-
-    def _progress(self, done: int) -> None:
-        self._done = done
-        if self._on_progress is not None:
-            elapsed, failed = self._setting.clock.elapsed_s, self._setting.failed
-            remaining = elapsed / done * (self._total - done)
-            self._on_progress(Progress(done, self._total, failed, elapsed, remaining, "measured"))
-
-
-def _planned_trials(group: Group) -> int:
-    """All of the representative's, and the default and the winner of each other member."""
-    first, *others = group.members
-    return len(first.candidates.usable) + 2 * len(others)
+    def _progress(self, unit: Unit | None = None) -> None:
+        schedule, setting = self.schedule, self._setting
+        if unit is not None:
+            schedule.count_trial(unit)
+        if self._on_progress is None or not schedule.done:
+            return
+        with self._lock:
+            done, total, elapsed = schedule.done, schedule.total, setting.clock.elapsed_s
+            remaining = elapsed / done * (total - done)
+            self._on_progress(Progress(done, total, setting.failed, elapsed, remaining, "measured"))

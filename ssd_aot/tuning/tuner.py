@@ -6,7 +6,7 @@ without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,16 @@ from ssd_aot.tuning.attempts import Clock, Setting
 from ssd_aot.tuning.choices import SOURCE
 from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 from ssd_aot.tuning.form_rules import form_rule
-from ssd_aot.tuning.forms import measure_forms
+from ssd_aot.tuning.form_timing import FormTiming
+from ssd_aot.tuning.forms import form_pairs
 from ssd_aot.tuning.groups import calls_of, make_groups
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.measuring import Measure
 from ssd_aot.tuning.record_text import read_record, write_record
 from ssd_aot.tuning.records import Entry, Record, Session, geometric_mean, merge
 from ssd_aot.tuning.searching import Search
+from ssd_aot.tuning.stations import OwnStation, Station
+from ssd_aot.tuning.team import Team
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,31 @@ def tune(
     clock: Clock | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> TuneReport:
+    """`tune_on` one GPU, in this process."""
+    station = OwnStation(measure, session, candidates.target.multiprocessors)
+    return tune_on(
+        [station], candidates, out, date=session.date, budget_s=budget_s, clock=clock,
+        on_progress=on_progress,
+    )  # fmt: skip
+
+
+def tune_on(
+    stations: Sequence[Station],
+    candidates: CompiledCandidates,
+    out: Path,
+    *,
+    date: str,
+    budget_s: float | None = None,
+    clock: Clock | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
+) -> TuneReport:
     """Measure every launch's candidates and write, or extend, the record at `out`.
 
-    A killed or stopped run leaves `out`'s journal, from which the next goes on. Raises
-    `UsageError` when `out` is another GPU's record, and `HostError` when the device is lost.
+    The stations share the launches; which of them measured what decides nothing. `on_notice` is
+    told of stations that are lost while others go on. A killed or stopped run leaves `out`'s
+    journal, from which the next goes on. Raises `UsageError` when `out` is another GPU's record,
+    and `HostError` when the last station is lost.
     """
     clock = clock or Clock(budget_s)
     target = candidates.target
@@ -98,29 +122,33 @@ def tune(
             mend="write to another file",
         )
     journal = Journal(out, record)
-    setting = Setting(
-        measure, session, journal, clock, dict(candidates.sources), target.multiprocessors
-    )
+    setting = Setting(journal, clock, dict(candidates.sources))
+    groups = make_groups(candidates.signatures, candidates.launches)
+    search = Search(setting, groups, candidates.launches, record, on_progress)
+    team = Team(stations, on_notice)
     try:
-        search = Search(setting, candidates.launches, record, on_progress)
-        result = search.run(make_groups(candidates.signatures, candidates.launches))
-        record = record.with_entries(result.entries)
+        team.run(search.work)
+        found = search.schedule
+        record = record.with_entries(found.entries)
         # With other winners the forms' times are others, too.
         known = record.forms if not setting.fresh else ()
-        points, finished = measure_forms(
-            calls_of(candidates.signatures), search.chosen, measure, clock, session.date, known
+        pairs = form_pairs(
+            calls_of(candidates.signatures), found.winners.candidates, {p.place for p in known}
         )
-        record = merge(record, replace(Record(target.name, SOURCE), forms=points))
+        timing = FormTiming(pairs, found.winners, clock, date)
+        team.run(timing.work)
+        record = merge(record, replace(Record(target.name, SOURCE), forms=timing.points))
         write_record(out, record)
-        if not result.left:
+        if not found.left:
             journal.discard()
     finally:
+        search.stop()
+        team.close()
         journal.close()
     launches = {
         entry.planned.launch.identity: entry.planned.launch for entry in candidates.launches
     }
-    tuned = sorted(result.entries, key=lambda entry: (entry.kernel, entry.launch))
-    left = result.left if finished else (*result.left, "forms")
+    tuned = sorted(found.entries, key=lambda entry: (entry.kernel, entry.launch))
     return TuneReport(
         path=out,
         tuned=tuple((launches[entry.identity], entry) for entry in tuned),
@@ -128,7 +156,7 @@ def tune(
         fresh=setting.fresh,
         reused=setting.reused,
         elapsed_s=clock.elapsed_s,
-        left=left,
+        left=found.left if timing.finished else (*found.left, "forms"),
     )
 
 
