@@ -57,4 +57,6 @@ def presented(target: Target) -> Iterator[None]:
         stack.enter_context(presented_to_triton(target))
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        # SGLang asks for the module of a tensor's device; the meta device has none.
+        stack.enter_context(mock.patch.object(torch, "get_device_module", lambda *_: torch.cuda))
         yield

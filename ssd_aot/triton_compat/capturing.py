@@ -99,7 +99,7 @@ class Capture:
     report: Callable[[CapturedLaunch], None]
     _tuners: dict[Any, Any] = field(default_factory=dict)
     _orders: dict[Any, tuple[str, ...]] = field(default_factory=dict)
-    _known: dict[_Kernel, CapturedLaunch] = field(default_factory=dict)
+    _known: dict[tuple[_Kernel, Any], CapturedLaunch] = field(default_factory=dict)
     _tunings: list[_Tuning] = field(default_factory=list)
 
     def tuner_of(self, function: Any, tuner: Any) -> None:
@@ -113,7 +113,7 @@ class Capture:
             else:
                 tuning.candidates.append((tuning.trying, kernel))
             return
-        known = self._known.get(kernel)
+        known = self._known.get((kernel, None))
         tuner = self._tuners.get(kernel.function)
         if known is None and tuner is not None:
             # An engine that remembers the tuner's choice goes past it; the tuner still decides
@@ -125,7 +125,7 @@ class Capture:
             order = self._orders.get(tuner, tuple(named))
             tuner.run(grid=(1, 1, 1), warmup=False, **{name: named[name] for name in order})
             return
-        self.report(known or self._remember(kernel, _plain(kernel)))
+        self.report(known or self._remember(kernel, None, _plain(kernel)))
 
     def tuned(self, tuner: Any, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """One launch through an autotuner, each candidate of it once."""
@@ -135,12 +135,17 @@ class Capture:
         kernel = tuning.final
         if kernel is None:
             return returned
-        if kernel not in self._known and len(tuner.configs) > 1 and not tuning.candidates:
+        # One kernel may be tuned for several values that are no part of it, such as sizes.
+        key = tuner.cache.asked
+        known = self._known.get((kernel, key))
+        if known is None and len(tuner.configs) > 1 and not tuning.candidates:
             tuner.cache.clear()
             returned, tuning = self._run(tuner, run, args, kwargs)
             assert tuning.final is not None
             kernel = tuning.final
-        self.report(self._known.get(kernel) or self._remember(kernel, _tuned(tuning, kernel)))
+        known = known or self._remember(kernel, key, _tuned(tuning, kernel))
+        self._known.setdefault((kernel, None), known)
+        self.report(known)
         return returned
 
     def _run(
@@ -167,8 +172,8 @@ class Capture:
         if self._tunings:
             self._tunings[-1].result = result
 
-    def _remember(self, kernel: _Kernel, made: CapturedLaunch) -> CapturedLaunch:
-        self._known[kernel] = made
+    def _remember(self, kernel: _Kernel, key: Any, made: CapturedLaunch) -> CapturedLaunch:
+        self._known[kernel, key] = made
         return made
 
 
@@ -201,6 +206,7 @@ def capturing(report: Callable[[CapturedLaunch], None]) -> Iterator[Capture]:
     def init(tuner: Any, *args: Any, **kwargs: Any) -> None:
         construct(tuner, *args, **kwargs)
         tuner.cache_results = True
+        tuner.cache = _Choices()
         bare = tuner.fn
         while not isinstance(bare, JITFunction):
             bare = bare.fn
@@ -224,6 +230,16 @@ def capturing(report: Callable[[CapturedLaunch], None]) -> Iterator[Capture]:
         finally:
             JITFunction._do_compile = compile_
             Autotuner.__init__, Autotuner.run, Autotuner._bench = construct, run, bench
+
+
+class _Choices(dict[Any, Any]):
+    """A tuner's choices, which remember the key that a launch asked for (3.6.0 to 3.9.0)."""
+
+    asked: Any = None
+
+    def __contains__(self, key: object) -> bool:
+        self.asked = key
+        return super().__contains__(key)
 
 
 class _NoCache:

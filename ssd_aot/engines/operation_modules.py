@@ -1,0 +1,84 @@
+"""An engine's operation modules, imported without the packages above them.
+
+What a package does at its import, loading libraries that want a driver above all, has no part in a
+launch. A package that is passed over is there for its folder alone; the modules themselves are
+imported as they are installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from ssd_aot.errors import HostError
+
+
+@contextmanager
+def passed_over(packages: Sequence[str]) -> Iterator[None]:
+    """Imports pass over what these packages do at theirs, parents before children.
+
+    At the end of the block all modules of the first one's top package that came with it are
+    forgotten. Raises HostError where a package is not installed.
+    """
+    before = dict(sys.modules)
+    top = packages[0].partition(".")[0]
+    try:
+        for name in packages:
+            if name not in sys.modules:
+                _place(name)
+        yield
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == top and n not in before]:
+            del sys.modules[name]
+
+
+def _place(name: str) -> None:
+    parent, _, child = name.rpartition(".")
+    path = list(sys.modules[parent].__path__) if parent else None
+    found = PathFinder.find_spec(name, path)
+    if found is None or found.submodule_search_locations is None:
+        raise HostError(
+            "the engine has no such package",
+            where=name,
+            found="no folder of that name" + (f" in {', '.join(path)}" if path else ""),
+            wanted="a release of the engine that this version of ssd-aot knows",
+            mend="see the README for the releases",
+        )
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None, is_package=True)
+    module.__path__ = list(found.submodule_search_locations)
+    sys.modules[name] = module
+    if parent:
+        setattr(sys.modules[parent], child, module)
+
+
+def operation_module(name: str) -> Any:
+    """A module of an engine. Raises HostError where it cannot be imported here."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise HostError(
+            "the engine's operation cannot be imported here",
+            where=name,
+            found=str(error),
+            wanted="the engine and what it requires, as the image has them",
+            mend="build inside the image",
+        ) from error
+
+
+def require_kernel(module: Any, name: str) -> None:
+    """Raises HostError where the engine made its kernels plain functions."""
+    kernel = getattr(module, name, None)
+    if not hasattr(kernel, "fn"):
+        raise HostError(
+            "the engine did not take the stand-in for a GPU: its kernels are placeholders",
+            where=f"{module.__name__}: {name}",
+            found=type(kernel).__name__,
+            wanted="a kernel of Triton's",
+            mend="unset what makes the engine leave Triton out",
+        )
