@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from ssd_aot.threads import limit_threads
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -115,8 +117,7 @@ def _begin(alive_reader: int, alive_writer: int, scratch: str) -> None:
     os.close(alive_writer)
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # As many processes as wanted run already: threads inside them would only contend.
-    os.environ.update(OMP_NUM_THREADS="1", MLIR_DISABLE_MULTITHREADING="1")
+    limit_threads()
     tempfile.tempdir = scratch
     threading.Thread(target=_leave_with_parent, args=(alive_reader,), daemon=True).start()
 

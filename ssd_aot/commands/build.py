@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.commands.selecting import WrittenPath, available_cores, read_selection, selection
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
@@ -40,6 +41,9 @@ note: this host does not let a program switch address randomisation off, so anot
 @click.option("--no-tune", is_flag=True, help="Measure nothing, also where the target GPU is.")
 @click.option("--require-tuned", is_flag=True,
               help="Fail unless every configuration was measured on its GPU.")  # fmt: skip
+@click.option("--tune-at-serve", is_flag=True,
+              help="For an engine's kernels: carry every candidate, and let the engine's autotuner "
+              "measure them at the first launch.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def build(
     gpus: tuple[str, ...],
@@ -52,6 +56,7 @@ def build(
     records: tuple[Path, ...],
     no_tune: bool,
     require_tuned: bool,
+    tune_at_serve: bool,
     as_json: bool,
 ) -> None:
     """Plan, compile, tune where the target GPU is here, and write a bundle; needs no GPU."""
@@ -61,14 +66,23 @@ def build(
 
     spec, targets = read_selection(gpus, specs, source)
     found = find_records(records)
-    if not no_tune and tune_here(spec, targets, found, jobs):
-        found = find_records(records)
     place = out or Path("dist") / "+".join(t.name for t in targets)
-    report = build_bundle(
-        spec, targets, place, jobs=jobs, keep_going=keep_going,
-        max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
-        on_progress=ProgressPrinter(),
-    )  # fmt: skip
+    if spec.source != BUILTIN:
+        from ssd_aot.engines.building import build_engine
+
+        report = build_engine(
+            spec, targets, place, jobs=jobs, keep_going=keep_going,
+            max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
+            tune_at_serve=tune_at_serve, show_progress=True,
+        )  # fmt: skip
+    else:
+        if not no_tune and tune_here(spec, targets, found, jobs):
+            found = find_records(records)
+        report = build_bundle(
+            spec, targets, place, jobs=jobs, keep_going=keep_going,
+            max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
+            on_progress=ProgressPrinter(),
+        )  # fmt: skip
     for path, count in report.records:
         click.echo(f"tuning: {count} choices from {path}", err=True)
     for dropped in report.dropped:

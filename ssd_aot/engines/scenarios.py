@@ -44,7 +44,7 @@ def scenarios(signature: Signature) -> Iterator[Scenario]:
 
 def _of_each_class(low: int, high: int) -> tuple[int, ...]:
     """The least number of each class in the range, and its greatest."""
-    found = {}
+    found: dict[str, int] = {}
     for value in range(low, min(high, low + 17) + 1):
         kind = "==1" if value == 1 else "%16" if value % 16 == 0 else "other"
         found.setdefault(kind, value)

@@ -40,7 +40,7 @@ class Vllm:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        platforms = importlib.import_module("vllm.platforms")
+        platforms: Any = importlib.import_module("vllm.platforms")
         platforms._current_platform = _platform(target)
         before = self._operation
         self._operation = importlib.import_module(OPERATION).mamba_chunk_scan_combined_varlen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from ssd_aot.engines.engine import ENGINES, require_installed
 from ssd_aot.errors import HostError, UsageError
 from ssd_aot.spec_reading import SOURCES
 
@@ -17,13 +18,16 @@ def require_source(name: str, where: str) -> None:
     """
     if name in AVAILABLE:
         return
+    if name in ENGINES:
+        require_installed(name, where)
+        return
     if name in SOURCES:
         raise HostError(
             "this release builds from no such source",
             where=where,
             found=name,
-            wanted=", ".join(AVAILABLE),
-            mend="build the builtin kernels (--source builtin), or leave the engine to its own",
+            wanted=", ".join((*AVAILABLE, *ENGINES)),
+            mend="build the builtin kernels (--source builtin)",
         )
     near = difflib.get_close_matches(name.lower(), SOURCES, n=1)
     raise UsageError(

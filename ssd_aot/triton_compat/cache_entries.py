@@ -15,6 +15,7 @@ from triton.compiler import ASTSource, make_backend
 from ssd_aot.errors import BuildError
 from ssd_aot.launches import Argument, Constant, Variant
 from ssd_aot.targets import Target
+from ssd_aot.threads import environment_of_the_user
 from ssd_aot.triton_compat.capturing import DTYPE
 from ssd_aot.triton_compat.compilation import (
     CompiledObject,
@@ -41,7 +42,11 @@ def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> 
     where = f"{variant.launch.kernel} [{variant.configuration}] for {target.arch}"
     try:
         # Triton prints the whole PTX when ptxas fails; the reason is in the exception as well.
-        with alone(gpu, line_info=True) as assembler, redirect_stdout(io.StringIO()):
+        with (
+            environment_of_the_user(),
+            alone(gpu, line_info=True) as assembler,
+            redirect_stdout(io.StringIO()),
+        ):
             source = _source(function, variant, make_backend(gpu), options)
             kernel = triton.compile(source, target=gpu, options=options)
             metadata = _metadata(kernel)

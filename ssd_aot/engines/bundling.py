@@ -1,0 +1,176 @@
+"""What an engine build made, as a bundle: code, metadata, tuning results, host modules."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, VariantEntry
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.bundle.triton_files import (
+    CachedKernel,
+    CachedTuning,
+    HostModule,
+    TritonFiles,
+    stored_path,
+)
+from ssd_aot.bundle.writer import BundleWriter
+from ssd_aot.engines.groups import function_name
+from ssd_aot.engines.rounds import Built, EngineRounds
+from ssd_aot.engines.tracing import TracedLaunch
+from ssd_aot.errors import BundleError
+from ssd_aot.signatures import Signature
+from ssd_aot.spec import Spec
+from ssd_aot.targets import Target
+from ssd_aot.triton_compat import HostSource, build_host_module, driver_source, toolchain
+
+
+@dataclass(frozen=True)
+class BuiltTarget:
+    """What was built for one target."""
+
+    target: Target
+    traced: tuple[TracedLaunch, ...]
+    rounds: EngineRounds
+
+
+def write_bundle(
+    spec: Spec,
+    version: str,
+    signatures: Sequence[Signature],
+    parts: Sequence[BuiltTarget],
+    out: Path,
+    failures: Sequence[str],
+    tune_at_serve: bool,
+) -> tuple[Manifest, bool]:
+    writer = BundleWriter(out)
+    entries: dict[tuple[str, str], VariantEntry] = {}
+    kernels: dict[str, CachedKernel] = {}
+    tunings: dict[str, CachedTuning] = {}
+    launchers: dict[str, HostSource] = {}
+    for part in parts:
+        for one in part.rounds.built:
+            kernel = _add_kernel(writer, part.target, one)
+            kernels[kernel.key] = kernel
+            entry = _entry(part.target, one)
+            entries[entry.target, kernel.variant] = entry
+            if one.compiled.object.launcher is not None:
+                launchers[one.compiled.object.launcher.sha256] = one.compiled.object.launcher
+            if not tune_at_serve:
+                tuning = _add_tuning(writer, part.target, one)
+                if tuning is not None:
+                    tunings[tuning.key] = tuning
+    modules = [driver_source(), *(launchers[name] for name in sorted(launchers))]
+    manifest = Manifest(
+        spec=spec.normalised(),
+        spec_digest=spec.digest,
+        signatures=tuple((s.id, s.to_json()) for s in signatures),
+        source=Source(spec.source, version, _kernel_sources(parts)),
+        launch_abi="",
+        toolchain=toolchain(),
+        targets=tuple(_target_entry(part.target) for part in parts),
+        variants=tuple(entries.values()),
+        missing=tuple(sorted(failures)),
+        triton=TritonFiles(
+            tuple(kernels.values()),
+            tuple(tunings.values()),
+            tuple(_add_module(writer, module) for module in modules),
+        ),
+        files=writer.files,
+    )
+    if _is_there(out, manifest):
+        return manifest, True
+    writer.commit(manifest)
+    return manifest, False
+
+
+def _is_there(out: Path, manifest: Manifest) -> bool:
+    try:
+        bundle = Bundle.open(out)
+    except BundleError:
+        return False
+    return bundle.digest == manifest.digest and not bundle.check_files()
+
+
+def _add_kernel(writer: BundleWriter, target: Target, one: Built) -> CachedKernel:
+    made = one.compiled.object
+    writer.add_object(made.cubin)
+    sha256 = hashlib.sha256(made.metadata).hexdigest()
+    writer.add_file(stored_path(sha256, ".json"), made.metadata)
+    return CachedKernel(
+        key=one.key,
+        # Triton cuts long names short (`compile`: 3.6.0 to 3.9.0).
+        name=function_name(one.group.kernel).rpartition(".")[2][:150],
+        target=target.name,
+        variant=one.compiled.task.variant.identity,
+        cubin_sha256=made.code.sha256,
+        metadata_sha256=sha256,
+        metadata_bytes=len(made.metadata),
+    )
+
+
+def _add_tuning(writer: BundleWriter, target: Target, one: Built) -> CachedTuning | None:
+    """The result under which Triton finds the choice made, None where it stores none."""
+    result = one.group.tuning
+    if result is None or not result.key:
+        return None
+    candidate = next(
+        c for c in one.traced.captured.candidates
+        if c.configuration == one.choice.configuration
+    )  # fmt: skip
+    median_us = one.choice.tuning.median_us
+    # Triton keeps milliseconds at three quantiles; a choice that was not measured has none.
+    timing = None if median_us is None else [median_us / 1000] * 3
+    content = {
+        "key": json.loads(result.tuning_key),
+        "configs_timings": [[json.loads(candidate.spelled), timing]],
+    }
+    data = json.dumps(content, sort_keys=True).encode()
+    sha256 = hashlib.sha256(data).hexdigest()
+    writer.add_file(stored_path(sha256, ".json"), data)
+    return CachedTuning(result.key, result.file, target.name, one.group.kernel, sha256, len(data))
+
+
+def _add_module(writer: BundleWriter, source: HostSource) -> HostModule:
+    data = build_host_module(source)
+    sha256 = hashlib.sha256(data).hexdigest()
+    writer.add_file(stored_path(sha256, ".so"), data)
+    return HostModule(source.name, source.sha256, source.keys, sha256, len(data))
+
+
+def _entry(target: Target, one: Built) -> VariantEntry:
+    untuned = len(one.group.candidates) == 1
+    return VariantEntry(
+        target=target.name,
+        launch=one.traced.captured.launch,
+        configuration=one.choice.configuration,
+        object=one.compiled.object.code,
+        # Where there is nothing to choose, nothing is left to be measured.
+        tuning=Tuning("fixed") if untuned else one.choice.tuning,
+        signatures=one.traced.signatures,
+    )
+
+
+def _kernel_sources(parts: Sequence[BuiltTarget]) -> tuple[tuple[str, str], ...]:
+    found = {
+        traced.captured.launch.kernel: traced.captured.source_sha256
+        for part in parts
+        for traced in part.traced
+    }
+    return tuple(sorted(found.items()))
+
+
+def _target_entry(target: Target) -> TargetEntry:
+    """The rule of forms is for builtin kernels: an engine's have none."""
+    return TargetEntry(
+        name=target.name,
+        arch=target.arch,
+        capability=target.capability,
+        shared_bytes_optin=target.shared_bytes_optin,
+        multiprocessors=target.multiprocessors,
+        walk_programs=0,
+        walk_tokens=0,
+    )
