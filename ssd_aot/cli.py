@@ -13,7 +13,17 @@ import click
 import ssd_aot
 from ssd_aot.errors import SsdAotError
 
-COMMANDS = ("bench", "build", "inspect", "plan", "spec", "tune", "verify")
+COMMANDS = (
+    "bench",
+    "build",
+    "inspect",
+    "pack",
+    "plan",
+    "spec",
+    "tune",
+    "unpack",
+    "verify",
+)
 INTERRUPTED = 130
 """What shells report for a program that Ctrl-C ended: 128 and the number of SIGINT."""
 

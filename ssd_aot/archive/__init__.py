@@ -1,0 +1,1 @@
+"""Bundles on their way: as one file, and as an OCI image."""
