@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ssd_aot.bundle.manifest import Manifest
 from ssd_aot.errors import MissingLaunchError
 from ssd_aot.launches import Launch
@@ -41,25 +43,23 @@ def missing_launch(
     manifest: Manifest, target: str, layout: ScanLayout, launch: Launch
 ) -> MissingLaunchError:
     """The error for a launch that the bundle lacks, with the nearest launch it has."""
+    have = (entry.launch for entry in manifest.variants if entry.target == target)
     return MissingLaunchError(
         "the loaded bundle has no such launch",
         where=f"{launch.kernel} on {target}",
-        found=_difference(manifest, target, launch),
+        found=nearest_difference(have, launch),
         wanted=str(launch),
         mend=f"rebuild with a spec that covers it: {covering_spec(layout)}",
     )
 
 
-def _difference(manifest: Manifest, target: str, launch: Launch) -> str:
+def nearest_difference(have: Iterable[Launch], launch: Launch) -> str:
+    """What tells the nearest of some launches from one that is not among them."""
     wanted = _components(launch)
-    have = [
-        _components(entry.launch)
-        for entry in manifest.variants
-        if entry.launch.kernel == launch.kernel and entry.target == target
-    ]
-    if not have:
+    alike = [_components(found) for found in have if found.kernel == launch.kernel]
+    if not alike:
         return f"no variant of {launch.kernel}"
-    nearest = min(have, key=lambda parts: len(set(parts.items()) ^ set(wanted.items())))
+    nearest = min(alike, key=lambda parts: len(set(parts.items()) ^ set(wanted.items())))
     parts = [
         f"{name}={nearest[name]} (wanted {value})"
         for name, value in wanted.items()
