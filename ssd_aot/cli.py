@@ -19,6 +19,7 @@ COMMANDS = (
     "inspect",
     "pack",
     "plan",
+    "report",
     "spec",
     "tune",
     "unpack",
