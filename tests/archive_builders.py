@@ -71,7 +71,7 @@ def member(name: str, data: bytes = b"", **fields: object) -> Part:
 
 def last(written: list[Part]) -> Part:
     """A file in `objects/`: the members are in the order of their paths."""
-    return next(p for p in reversed(written) if p.info.name.startswith("objects/"))
+    return next(p for p in reversed(written) if "objects/" in p.info.name)
 
 
 def setting(**fields: object) -> Change:
