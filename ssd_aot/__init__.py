@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ssd_aot import ops
     from ssd_aot.runtime.loading import load
+    from ssd_aot.runtime.status import status
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "ops"]
+__all__ = ["__version__", "load", "ops", "status"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return importlib.import_module("ssd_aot.ops")
+    if name == "status":
+        from ssd_aot.runtime.status import status
+
+        return status
     raise AttributeError(f"module 'ssd_aot' has no attribute {name!r}")

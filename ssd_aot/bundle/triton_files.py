@@ -18,11 +18,13 @@ def stored_path(sha256: str, suffix: str) -> str:
 class CachedKernel:
     """A compiled kernel: Triton asks under `key` (sha256) for `name`.json and `name`.cubin.
 
-    `variant` is the identity of the variant whose code this is, on `target`.
+    `variant` is the identity of the variant whose code this is, on `target`; `launch_key` is the
+    key under which a process keeps the kernel once it has it.
     """
 
     key: str
     name: str
+    launch_key: str
     target: str
     variant: str
     cubin_sha256: str
@@ -87,8 +89,10 @@ class TritonFiles:
             yield stored_path(kernel.cubin_sha256, ".cubin"), kernel.cubin_sha256, None
             path = stored_path(kernel.metadata_sha256, ".json")
             yield path, kernel.metadata_sha256, kernel.metadata_bytes
-        for stored in (*self.tunings, *self.host_modules):
-            yield stored.path, stored.sha256, stored.size_bytes
+        for tuning in self.tunings:
+            yield tuning.path, tuning.sha256, tuning.size_bytes
+        for module in self.host_modules:
+            yield module.path, module.sha256, module.size_bytes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,6 +112,7 @@ read_triton_files: Reader[TritonFiles] = record(
             CachedKernel,
             key=sha256,
             name=text,
+            launch_key=text,
             target=text,
             variant=sha256,
             cubin_sha256=sha256,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, VariantEntry
@@ -56,7 +56,10 @@ def write_bundle(
             kernel = _add_kernel(writer, part.target, one)
             kernels[kernel.key] = kernel
             entry = _entry(part.target, one)
-            entries[entry.target, kernel.variant] = entry
+            # Tuned for several sizes, one variant may be there for several groups of signatures.
+            known = entries.get((entry.target, kernel.variant))
+            needed = {*entry.signatures, *(known.signatures if known else ())}
+            entries[entry.target, kernel.variant] = replace(entry, signatures=tuple(sorted(needed)))
             if one.compiled.object.launcher is not None:
                 launchers[one.compiled.object.launcher.sha256] = one.compiled.object.launcher
             if not tune_at_serve:
@@ -101,9 +104,10 @@ def _add_kernel(writer: BundleWriter, target: Target, one: Built) -> CachedKerne
     sha256 = hashlib.sha256(made.metadata).hexdigest()
     writer.add_file(stored_path(sha256, ".json"), made.metadata)
     return CachedKernel(
-        key=one.key,
+        key=one.candidate.key,
         # Triton cuts long names short (`compile`: 3.6.0 to 3.9.0).
         name=function_name(one.group.kernel).rpartition(".")[2][:150],
+        launch_key=one.candidate.launch_key,
         target=target.name,
         variant=one.compiled.task.variant.identity,
         cubin_sha256=made.code.sha256,
@@ -117,16 +121,12 @@ def _add_tuning(writer: BundleWriter, target: Target, one: Built) -> CachedTunin
     result = one.group.tuning
     if result is None or not result.key:
         return None
-    candidate = next(
-        c for c in one.traced.captured.candidates
-        if c.configuration == one.choice.configuration
-    )  # fmt: skip
     median_us = one.choice.tuning.median_us
     # Triton keeps milliseconds at three quantiles; a choice that was not measured has none.
     timing = None if median_us is None else [median_us / 1000] * 3
     content = {
         "key": json.loads(result.tuning_key),
-        "configs_timings": [[json.loads(candidate.spelled), timing]],
+        "configs_timings": [[json.loads(one.candidate.spelled), timing]],
     }
     data = json.dumps(content, sort_keys=True).encode()
     sha256 = hashlib.sha256(data).hexdigest()

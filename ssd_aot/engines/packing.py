@@ -79,37 +79,39 @@ def row_batches(signature: Signature) -> Iterator[RowBatch]:
 def _packed(signature: Signature) -> Iterator[PackedBatch]:
     size, least = signature.chunk_size, _fewest_tokens(signature)
     most = max(signature.max_num_batched_tokens, signature.num_seqs[0] * least)
-    wide = _wide_from(signature)
     for num_seqs in of_each_class(*signature.num_seqs):
         if num_seqs * least > most:
             continue
-        for chunks in of_each_class(-(-num_seqs * least // size), -(-most // size), wide.chunks):
-            if least == size:
-                if chunks * size <= most:
-                    yield PackedBatch(chunks * size, size, num_seqs, chunks)
-                continue
-            low = max(num_seqs, (chunks - 1) * size + 1)
-            for tokens in of_each_class(low, min(chunks * size, most), wide.tokens):
-                # Ends of sequences on the ends of chunks add no piece; all others add one each.
-                on_ends = min(num_seqs, chunks) - 1
-                fewest = chunks + num_seqs - 1 - on_ends
-                for pieces in of_each_class(fewest, min(chunks + num_seqs - 1, tokens)):
-                    yield PackedBatch(tokens, size, num_seqs, pieces)
+        for chunks, tokens in _lengths(signature, max(num_seqs * least, least), most):
+            # Ends of sequences on the ends of chunks add no piece; all others add one each.
+            on_ends = min(num_seqs, chunks) - 1
+            fewest = chunks + num_seqs - 1 - on_ends
+            pieces = of_each_class(fewest, min(chunks + num_seqs - 1, tokens))
+            for count in pieces if least == 1 else (chunks,):
+                yield PackedBatch(tokens, size, num_seqs, count)
 
 
 def _rows(signature: Signature) -> Iterator[RowBatch]:
-    size, least = signature.chunk_size, _fewest_tokens(signature)
-    wide = _wide_from(signature)
+    least = _fewest_tokens(signature)
     for rows in of_each_class(*signature.num_seqs):
         longest = max(signature.max_num_batched_tokens // rows, least)
-        for chunks in of_each_class(1, -(-longest // size), wide.chunks):
-            if least == size:
-                if chunks * size <= longest:
-                    yield RowBatch(chunks * size, size, rows)
-                continue
-            low, high = (chunks - 1) * size + 1, min(chunks * size, longest)
-            for tokens in of_each_class(low, high, wide.tokens):
-                yield RowBatch(tokens, size, rows)
+        for _, tokens in _lengths(signature, least, longest):
+            yield RowBatch(tokens, signature.chunk_size, rows)
+
+
+def _lengths(signature: Signature, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Numbers of chunks, and of tokens in that many."""
+    size, units = signature.chunk_size, _units(signature)
+    for chunks in of_each_class(-(-low // size), -(-high // size), _wide_from(units.a_chunk)):
+        if _fewest_tokens(signature) == size:
+            if chunks * size <= high:
+                yield chunks, chunks * size
+            continue
+        first, last = max(low, (chunks - 1) * size + 1), min(chunks * size, high)
+        wide = _wide_from(units.a_token)
+        # A stride that is tokens times a width may be a multiple of 16 where neither is.
+        for tokens in of_each_class(first, last, wide, divisors=(1, 2, 4, 8, 16)):
+            yield chunks, tokens
 
 
 def _fewest_tokens(signature: Signature) -> int:
@@ -117,46 +119,65 @@ def _fewest_tokens(signature: Signature) -> int:
 
 
 @dataclass(frozen=True)
-class _WideFrom:
-    """The counts from which on a stride that is a product of them takes 64 bits."""
+class _Units:
+    """The elements that a chunk, and a token, have in the tensors of an operation: strides over a
+    row are products of them and a count."""
 
-    chunks: tuple[int, ...]
-    tokens: tuple[int, ...]
+    a_chunk: tuple[int, ...]
+    a_token: tuple[int, ...]
 
 
-def _wide_from(s: Signature) -> _WideFrom:
-    inner, state, square = s.nheads * s.headdim, s.ngroups * s.dstate, s.chunk_size**2
+def _units(s: Signature) -> _Units:
+    inner, state = s.nheads * s.headdim, s.ngroups * s.dstate
     convolved = inner + 2 * state
-    a_chunk = (inner * s.dstate, s.ngroups * square, s.nheads * s.chunk_size)
-    a_token = (convolved + inner + s.nheads, convolved, inner, state)
-    return _WideFrom(
-        chunks=tuple(-(-(2**31) // unit) for unit in a_chunk),
-        tokens=tuple(-(-(2**31) // unit) for unit in a_token),
+    return _Units(
+        a_chunk=(inner * s.dstate, s.ngroups * s.chunk_size**2, s.nheads * s.chunk_size),
+        a_token=(inner + convolved + s.nheads, convolved, inner, state),
     )
 
 
+def _wide_from(units: Iterable[int]) -> tuple[int, ...]:
+    """The counts from which on a product takes 64 bits."""
+    return tuple(-(-(2**31) // unit) for unit in units)
+
+
 def _thinned(signature: Signature, batches: Iterable[AnyBatch]) -> Iterator[AnyBatch]:
-    """The first and the last batch of those with equal classes of all counts."""
-    wide = _wide_from(signature)
-    kept: dict[tuple[object, ...], list[AnyBatch]] = {}
+    """The first and the last batch of those with equal classes of all counts and products."""
+    units = _units(signature)
+    kept: dict[tuple[str, ...], list[AnyBatch]] = {}
     for batch in batches:
-        classes = tuple("==1" if n == 1 else n % 16 == 0 for n in batch.counts)
-        many_chunks = tuple(batch.chunks >= limit for limit in wide.chunks)
-        many_tokens = tuple(batch.tokens >= limit for limit in wide.tokens)
-        kept.setdefault((classes, many_chunks, many_tokens), [batch])[1:] = [batch]
+        values = (
+            *batch.counts,
+            *(batch.chunks * unit for unit in units.a_chunk),
+            *(batch.tokens * unit for unit in units.a_token),
+        )
+        kept.setdefault(tuple(map(_class, values)), [batch])[1:] = [batch]
     for same in kept.values():
         yield from dict.fromkeys(same)
 
 
-def of_each_class(low: int, high: int, breaks: tuple[int, ...] = ()) -> tuple[int, ...]:
+def _class(value: int) -> str:
+    width = "i32" if value < 2**31 else "i64"
+    return f"{width} {'==1' if value == 1 else '%16' if value % 16 == 0 else 'other'}"
+
+
+def of_each_class(
+    low: int, high: int, breaks: tuple[int, ...] = (), *, divisors: tuple[int, ...] = (1, 16)
+) -> tuple[int, ...]:
     """The least and the greatest number in the range of each of Triton's classes of integers: 1,
-    multiples of 16, and others; of each part of the range where `breaks` lie in it."""
+    multiples of 16, and others; of each part of the range where `breaks` lie in it.
+
+    Other `divisors`, each a divisor of the next, tell more classes apart.
+    """
     edges = [low, *sorted(edge for edge in set(breaks) if low < edge <= high), high + 1]
-    found: set[int] = set()
+    found = {1} if low <= 1 <= high else set[int]()
     for first, end in pairwise(edges):
-        last = end - 1
-        found.update({1, -(-first // 16) * 16, last // 16 * 16} & set(range(first, end)))
-        first = max(first, 2)
-        others = (first if first % 16 else first + 1, last if last % 16 else last - 1)
-        found.update(value for value in others if first <= value <= last)
+        for divisor, larger in pairwise((*divisors, 0)):
+            least = -(-max(first, 2) // divisor) * divisor
+            greatest = (end - 1) // divisor * divisor
+            if larger and least % larger == 0:
+                least += divisor
+            if larger and greatest % larger == 0:
+                greatest -= divisor
+            found.update(value for value in (least, greatest) if max(first, 2) <= value < end)
     return tuple(sorted(found))

@@ -10,6 +10,7 @@ from ssd_aot.engines.groups import TuningGroup
 from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.launches import Variant
 from ssd_aot.targets import Target
+from ssd_aot.triton_compat import CapturedCandidate
 from ssd_aot.tuning.choices import Choice
 
 Compile = Callable[[Sequence[CompileTask]], CompileResult]
@@ -23,8 +24,11 @@ class Built:
     traced: TracedLaunch
     choice: Choice
     compiled: Compiled
-    key: str
-    """Triton's key for the entry (sha256)."""
+
+    @property
+    def candidate(self) -> CapturedCandidate:
+        """The candidate that was built, with Triton's keys for it."""
+        return chosen(self.traced, self.choice)
 
 
 @dataclass
@@ -87,7 +91,7 @@ def compile_groups(
             reason = _first_reason(made.values(), outcomes)
             if not reason:
                 rounds.built += [
-                    Built(group, traced, choice, outcomes.compiled[task.order], task.triton_key)
+                    Built(group, traced, choice, outcomes.compiled[task.order])
                     for traced, task in made.items()
                 ]
                 continue
@@ -105,16 +109,21 @@ def _tasks(group: TuningGroup, choice: Choice, target: Target) -> dict[TracedLau
     made = {}
     for traced in group.launches:
         captured = traced.captured
-        candidate = next(c for c in captured.candidates if c.configuration == choice.configuration)
         made[traced] = CompileTask(
             captured.launch.kernel,
             Variant(captured.launch, choice.configuration),
             target,
             weight=float(len(captured.candidates)),
             source_sha256=captured.source_sha256,
-            triton_key=candidate.key,
+            triton_key=chosen(traced, choice).key,
         )
     return made
+
+
+def chosen(traced: TracedLaunch, choice: Choice) -> CapturedCandidate:
+    """The launch's candidate of the configuration that was chosen."""
+    candidates = traced.captured.candidates
+    return next(c for c in candidates if c.configuration == choice.configuration)
 
 
 def _first_reason(tasks: Iterable[CompileTask], outcomes: _Outcomes) -> str:

@@ -6,27 +6,31 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ssd_aot.bundle.choosing import choose_target
 from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
-from ssd_aot.bundle.pin import pinned_digest, refuse_other
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.errors import BundleError, HostError, MismatchError, UsageError
+from ssd_aot.errors import HostError, MismatchError, UsageError
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
 from ssd_aot.operation import launch_abi, launches
 from ssd_aot.ops import recall
 from ssd_aot.ops.execution import serve
 from ssd_aot.runtime import driver
+from ssd_aot.runtime.accepting import accept, refuse_changed
 from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.missing import missing_launch
 from ssd_aot.runtime.warming import warm_up
 from ssd_aot.runtime.workspaces import Workspaces
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import target_for_device
+
+if TYPE_CHECKING:
+    from ssd_aot.runtime.engine_loading import LoadedEngineBundle
 
 
 class DeviceModules:
@@ -170,8 +174,9 @@ def load(
     strict: bool = False,
     digest: str | None = None,
     allow_incomplete: bool = False,
-) -> LoadedBundle:
-    """Put a bundle into service for `ssd_aot.ops` in this process.
+) -> LoadedBundle | LoadedEngineBundle:
+    """Put a bundle into service in this process: builtin kernels for `ssd_aot.ops`, an engine's own
+    for Triton.
 
     `models` and `tp` restrict it to the signatures of those models and that tensor-parallel size
     (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
@@ -180,32 +185,22 @@ def load(
     very GPU model: a borrowed one is refused. `digest` pins the bundle, and so does
     SSD_AOT_DIGEST in the environment; the two must not differ.
 
+    For an engine's kernels `warm` loads those of the modules that the engine has imported onto the
+    current device, and `strict` makes Triton's compilations and tunings errors in this process.
+
     Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
     that is not for this device, launch interface or digest, `UsageError` for models it lacks
     and for a pin that is none.
     """
-    pinned = pinned_digest(digest, "load(digest=…)")
-    bundle = Bundle.open(path)
+    bundle = accept(path, digest, allow_incomplete=allow_incomplete)
     manifest = bundle.manifest
-    refuse_other(bundle.digest, pinned, str(path))
-    if not manifest.complete and not allow_incomplete:
-        raise BundleError("the bundle is incomplete", where=str(path),
-                          found="missing " + ", ".join(manifest.missing),
-                          wanted="every launch of its plan",
-                          mend="rebuild it, or load(allow_incomplete=True)")  # fmt: skip
+    if manifest.triton is not None:
+        return _load_engine(bundle, models, tp, warm, strict)
     if manifest.launch_abi != launch_abi():
         raise MismatchError("the bundle was built for another launch interface", where=str(path),
                             found=manifest.launch_abi, wanted=launch_abi(),
                             mend="rebuild the bundle with this release of ssd-aot")  # fmt: skip
-    problems = bundle.check_files()
-    if problems:
-        raise BundleError(
-            f"the bundle was changed or is not whole ({len(problems)} problems)",
-            where=str(path),
-            found=str(problems[0]),
-            wanted="the files its manifest lists, unchanged",
-            mend="ship it again, and see `ssd-aot verify`",
-        )
+    refuse_changed(bundle)
     wanted = frozenset(_wanted_models(manifest, models, tp))
     indices = [_current_device()] if devices is None else sorted(devices)
     modules: dict[int, DeviceModules] = {}
@@ -232,6 +227,18 @@ def load(
         for index in indices:
             modules[index].load_all()
             warm_up(signatures, index)
+    return loaded
+
+
+def _load_engine(
+    bundle: Bundle, models: Sequence[str] | None, tp: int | None, warm: bool, strict: bool
+) -> LoadedEngineBundle:
+    from ssd_aot.runtime.engine_loading import load_engine
+
+    wanted = frozenset(_wanted_models(bundle.manifest, models, tp))
+    loaded = load_engine(bundle, strict=strict)
+    if warm:
+        loaded.preload(lambda entry: _serves(entry, wanted, tp))
     return loaded
 
 

@@ -47,7 +47,7 @@ def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> 
             alone(gpu, line_info=True) as assembler,
             redirect_stdout(io.StringIO()),
         ):
-            source = _source(function, variant, make_backend(gpu), options)
+            source = launch_source(function, variant, make_backend(gpu), options)
             kernel = triton.compile(source, target=gpu, options=options)
             metadata = _metadata(kernel)
             launcher = launcher_source(kernel.src, kernel.metadata)
@@ -71,7 +71,9 @@ def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> 
     return CompiledObject(made.cubin, made.code, metadata, launcher)
 
 
-def _source(function: Any, variant: Variant, backend: Any, options: dict[str, Constant]) -> Any:
+def launch_source(
+    function: Any, variant: Variant, backend: Any, options: dict[str, Constant]
+) -> Any:
     """What Triton's launch path hands to its compiler, packed by that path itself.
 
     `_pack_args(backend, options, bound arguments, [(type, class)], …)`: 3.6.0 to 3.9.0, which

@@ -34,11 +34,13 @@ _OPTIONS_OF_A_CANDIDATE = ("num_warps", "num_stages", "maxnreg")
 
 @dataclass(frozen=True)
 class CapturedCandidate:
-    """A configuration, Triton's key for it (sha256), and how Triton's tuning results spell it."""
+    """A configuration, Triton's key for it (sha256), how Triton's tuning results spell it, and the
+    key under which a process keeps the kernel once it has it."""
 
     configuration: Configuration
     key: str
     spelled: str = ""
+    launch_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,9 @@ def capturing(report: Callable[[CapturedLaunch], None]) -> Iterator[Capture]:
         named = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
         launch, configuration = _describe(function, signature, constants, attributes, options,
                                           backend)  # fmt: skip
-        candidate = CapturedCandidate(configuration, hashlib.sha256(named.encode()).hexdigest())
+        candidate = CapturedCandidate(
+            configuration, hashlib.sha256(named.encode()).hexdigest(), launch_key=key
+        )
         kernel = _Kernel(function, launch, str(function.cache_key), candidate, capture)
         kernels[key] = kernel
         return kernel
@@ -353,6 +357,7 @@ def _tuned(tuning: _Tuning, final: _Kernel) -> CapturedLaunch:
             ),
             kernel.candidate.key,
             "" if config is None or config.pre_hook else json.dumps(vars(config), sort_keys=True),
+            kernel.candidate.launch_key,
         )
         for config, kernel in tried
     )

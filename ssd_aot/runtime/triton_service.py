@@ -1,0 +1,161 @@
+"""A bundle's files in the service of Triton's cache: found by Triton's keys, counted, checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.errors import MissingLaunchError
+
+STRICT = "SSD_AOT_STRICT"
+BUNDLE = "SSD_AOT_BUNDLE"
+CACHE_FOLDER = "TRITON_CACHE_DIR"
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a loaded bundle keeps what Triton may ask for."""
+
+    bundle: Bundle
+    groups: dict[tuple[str, str], dict[str, str]]
+    """(key, name of the metadata file) → file name → absolute path."""
+    tunings: dict[tuple[str, str], str]
+    """(key, file name) → absolute path."""
+    keyed_modules: dict[tuple[str, str], str]
+    named_modules: dict[str, str]
+
+    @classmethod
+    def of(cls, bundle: Bundle, extension_suffix: str, sources: dict[str, str]) -> Served:
+        """`sources` are the sha256 of the sources that this Triton would build, by module name:
+        a module of another source is not served."""
+        files = bundle.manifest.triton
+        assert files is not None
+        root = bundle.path
+
+        def place(path: str) -> str:
+            return str(root / path)
+
+        groups = {
+            (kernel.key, f"{kernel.name}.json"): {
+                name: place(path) for name, path in kernel.files().items()
+            }
+            for kernel in files.kernels
+        }
+        tunings = {(tuning.key, tuning.name): place(tuning.path) for tuning in files.tunings}
+        keyed, named = {}, {}
+        for module in files.host_modules:
+            name = f"{module.name}{extension_suffix}"
+            for key in module.keys:
+                keyed[key, name] = place(module.path)
+            if sources.get(module.name) == module.source_sha256:
+                named[name] = place(module.path)
+        return cls(bundle, groups, tunings, keyed, named)
+
+    def group(self, key: str, filename: str) -> dict[str, str] | None:
+        return self.groups.get((key, filename))
+
+    def file(self, key: str, filename: str) -> str | None:
+        wanted = (key, filename)
+        return (
+            self.tunings.get(wanted)
+            or self.keyed_modules.get(wanted)
+            or self.named_modules.get(filename)
+        )
+
+
+@dataclass
+class TritonService:
+    """What this process serves and has served; one a process."""
+
+    served: list[Served] = field(default_factory=list)
+    strict: bool = False
+    hits: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    cache_folder: str | None = None
+    asked: bool = False
+    """Whether the environment was asked for a bundle already."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, served: Served, *, strict: bool) -> None:
+        with self.lock:
+            if all(one.bundle.digest != served.bundle.digest for one in self.served):
+                self.served.append(served)
+            self.strict = self.strict or strict
+            self.cache_folder = os.environ.get(CACHE_FOLDER)
+
+    def group(self, key: str, filename: str) -> dict[str, str] | None:
+        kernel = filename.removesuffix(".json")
+        for served in self.served:
+            found = served.group(key, filename)
+            if found is not None:
+                self.hits[kernel] += 1
+                return found
+        return None
+
+    def file(self, key: str, filename: str) -> str | None:
+        for served in self.served:
+            found = served.file(key, filename)
+            if found is not None:
+                self.hits[filename] += 1
+                return found
+        return None
+
+    def missed(self, key: str, filename: str) -> None:
+        """Nobody has it: Triton will compile, or tune, or build. Raises MissingLaunchError in
+        strict mode."""
+        self.misses[filename] += 1
+        if self.strict and self.served:
+            raise MissingLaunchError(
+                "Triton would compile or tune in this process, and strict mode forbids it",
+                where=filename,
+                found=f"no entry {key}",
+                wanted=f"an entry of {self.served[0].bundle.path} "
+                f"({self.served[0].bundle.digest[:12]})",
+                mend=f"build a bundle that covers it, or unset {STRICT}",
+            )
+
+    def status(self) -> dict[str, Any]:
+        """Bundles, digests, hits and misses by file since load, and what changed under them."""
+        now = os.environ.get(CACHE_FOLDER)
+        changed = []
+        if self.served and now != self.cache_folder:
+            changed.append(f"{CACHE_FOLDER} was {self.cache_folder}, is {now}; served all the same")
+        changed += [
+            f"{one.bundle.path} is gone" for one in self.served if not _is_there(one.bundle.path)
+        ]
+        return {
+            "bundles": [
+                {"path": str(one.bundle.path), "digest": one.bundle.digest,
+                 "source": one.bundle.manifest.source.name}
+                for one in self.served
+            ],
+            "strict": self.strict,
+            "hits": dict(sorted(self.hits.items())),
+            "misses": dict(sorted(self.misses.items())),
+            "changed": changed,
+        }  # fmt: skip
+
+    def say_if_unused(self) -> None:
+        """At exit: a bundle that nobody asked is a bundle that does not fit or is not wired up."""
+        if self.served and not self.hits:
+            paths = ", ".join(str(one.bundle.path) for one in self.served)
+            print(
+                f"ssd-aot: {paths} was loaded and never used by process {os.getpid()}",
+                file=sys.stderr,
+            )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return (path / "manifest.json").is_file()
+    except OSError:
+        return False
+
+
+SERVICE = TritonService()
