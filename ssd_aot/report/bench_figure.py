@@ -60,8 +60,9 @@ def describe(results: BenchResults, contestants: Sequence[str], *, device: bool)
     """The plot in a sentence, for those who cannot see it."""
     kind = "Device" if device else "Host"
     return (
-        f"{kind} times of {', '.join(contestants)} on {plural(len(results.workloads), 'workload')}, "
-        f"in microseconds on a logarithmic axis; the table below has them as numbers."
+        f"{kind} times of {', '.join(contestants)} on "
+        f"{plural(len(results.workloads), 'workload')}, in microseconds on a logarithmic axis; the "
+        "table below has them as numbers."
     )
 
 

@@ -63,7 +63,7 @@ class KernelView:
 
 @dataclass(frozen=True)
 class CandidateSection:
-    """All kernels, where and with what was measured, and whether the plots stand open."""
+    """All kernels, where and with what was measured, and whether groups with plots stand open."""
 
     kernels: tuple[KernelView, ...]
     sessions: tuple[str, ...]
@@ -161,9 +161,16 @@ def _summary(group: LaunchGroup) -> str:
         if m.variant.tuning.default_us and m.variant.tuning.median_us
     ]
     if gains:
-        best = max(gains)
-        parts.append("the default won" if best == 1 else f"up to {best:.2f}× the default's speed")
+        parts.append(_gain(max(gains)))
     return " · ".join(parts)
+
+
+def _gain(most: float) -> str:
+    if most == 1:
+        return "the default won"
+    if most < 1.005:
+        return "another won, by less than 1%"
+    return f"another won, up to {most:.2f} times as fast"
 
 
 def _search(member: Member, title: str, painter: Painter) -> Search:
@@ -219,10 +226,10 @@ def _outcome(members: Sequence[Member]) -> str:
         return "The bundle holds no measured times."
     gains = [default / taken for default, taken in pairs if default != taken]
     won = len(pairs) - len(gains)
-    parts = [f"the default won for {won if gains else 'every one'}"] if won else []
+    parts = [f"the default won {won}"] if won else []
     if gains:
         parts.append(
-            f"another candidate for {len(gains)}, making the operation up to {max(gains):.2f} "
+            f"other candidates won {len(gains)}, making the operation up to {max(gains):.2f} "
             "times as fast"
         )
     return f"Of {plural(len(pairs), 'measured launch', 'measured launches')}, {listed(parts)}."

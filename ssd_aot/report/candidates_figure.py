@@ -25,8 +25,8 @@ from ssd_aot.report.vocabulary import (
 HEAD, LINE, FOOT = 50, 21, 6
 """Pixels of the headings, of a candidate's line, and below the last."""
 
-TAG, COLUMN, NUMBER = 104, 46, 48
-"""Pixels across: of the column of tags, at least of one for a parameter, and of one for a number."""
+TAG, COLUMN, NUMBER = 104, 44, 48
+"""Pixels across: the column of tags, one for a parameter at least, and one for a number."""
 
 TEXT_LINE = 15
 """Pixels of a line of words on a narrow figure, where words stand above their marks."""
@@ -77,7 +77,8 @@ def candidates_figure(member: Member, width: int = WIDE) -> Figure:
     )
     _scale(strip, max((ratio for line in lines for ratio in line.ratios), default=1.0))
     for line in lines:
-        _mark(strip, line, letters=int((right - left) / LETTER))
+        # A rejected candidate has no mean, so that its reason may reach into that column.
+        _mark(strip, line, letters=int((right - left + (0 if narrow else NUMBER)) / LETTER))
     return figure
 
 

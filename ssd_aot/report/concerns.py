@@ -17,7 +17,7 @@ from ssd_aot.report.vocabulary import listed, plural, status_kind
 @dataclass(frozen=True)
 class Concern:
     """`bad`: the bundle cannot be used as it is; `open`: nobody knows yet; `note`: good to know.
-    `items` name what it is about, `mend` says what to do, with commands in backticks."""
+    `items` name what it is about, `mend` says what to do; commands stand in backticks."""
 
     level: Literal["bad", "open", "note"]
     title: str
@@ -63,14 +63,14 @@ def _missing(manifest: Manifest, gaps: Sequence[Gap]) -> Iterator[Concern]:
         yield Concern(
             "bad",
             f"Incomplete: {plural(len(gaps), 'launch', 'launches')} could not be built",
-            f"This bundle was written with --keep-going. {effect}. A call that reaches a missing "
+            f"This bundle was written with `--keep-going`. {effect}. A call that reaches a missing "
             "launch fails with an error that names it; nothing is compiled in its place.",
             tuple(
                 f"{gap.kernel} for {gap.target}: {gap.words}; needed by "
                 f"{plural(len(gap.signatures), 'signature')}" if gap.words else gap.text
                 for gap in gaps
             ),
-            "Mend what the build named, or take the signatures out of the spec, and build again.",
+            "Repair what the build named, or take the signatures out of the spec, and build again.",
         )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _untuned(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
             f"{_count(chosen, groups)} untuned",
             "No measurement fitted them when the bundle was built, so each took the default: the "
             "first candidate that fits the GPU. A faster one may exist.",
-            _named(chosen),
+            _named(chosen, groups),
             "On such a GPU run "
             + listed([f"`ssd-aot tune --gpu {name}`" for name in targets])
             + " with the same spec, and build again.",
@@ -99,7 +99,7 @@ def _borrowed(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
             f"{_count(chosen, groups)} borrowed",
             f"Their configuration won elsewhere: {listed(origins)}. That it is the best one here "
             "was not measured.",
-            _named(chosen),
+            _named(chosen, groups),
             "Tune on the GPU itself, with the compiler of the build, and build again.",
         )
 
@@ -113,8 +113,8 @@ def _unchecked(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
             "When the bundle was built, no result of these had been compared with the float64 "
             "reference on such a GPU. Whether that has been done since, a bundle does not record.",
             (),
-            "Run `ssd-aot verify BUNDLE --run` on such a GPU: it runs every signature and judges the "
-            "results.",
+            "Run `ssd-aot verify BUNDLE --run` on such a GPU: it runs every signature and judges "
+            "the results.",
         )
 
 
@@ -125,7 +125,7 @@ def _pinned(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
             "note",
             f"{_count(chosen, groups)} fixed by the spec",
             "The spec pins their configuration; no measurement was asked.",
-            _named(chosen),
+            _named(chosen, groups),
         )
 
 
@@ -141,7 +141,7 @@ def _unshown(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
             f"{_count(chosen, groups)} measured, and the measurements are not at hand",
             "The bundle says that they were measured, and with which result, but not what the "
             "other candidates took: " + listed(sorted(reasons)) + ".",
-            _named(chosen),
+            _named(chosen, groups),
             "Give the record that the build used with `--tuning FILE`.",
         )
 
@@ -164,8 +164,8 @@ def _count(chosen: Chosen, groups: Sequence[LaunchGroup]) -> str:
     return f"{count} of {plural(every, 'launch', 'launches')} {'is' if count == 1 else 'are'}"
 
 
-def _named(chosen: Chosen) -> tuple[str, ...]:
-    several = len({group.target for group, _ in chosen}) > 1
+def _named(chosen: Chosen, groups: Sequence[LaunchGroup]) -> tuple[str, ...]:
+    several = len({group.target for group in groups}) > 1
     return tuple(
         f"{group.kernel}{f' for {group.target}' if several else ''}: {group.words}"
         + (f" ({len(members)} launches)" if len(members) > 1 else "")

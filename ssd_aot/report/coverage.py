@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd_aot.axes import AXES as AXIS_ORDER
 from ssd_aot.bundle.manifest import Manifest
-from ssd_aot.report.vocabulary import AXES, STATUSES, axis_words, plural, status_kind
+from ssd_aot.report.vocabulary import AXES, STATUSES, axis_words, natural, plural, status_kind
 
 Values = Mapping[str, Any]
 Combination = tuple[str, ...]
@@ -92,7 +92,7 @@ def cover(manifest: Manifest, target: str, lacking: Iterable[str]) -> Coverage:
                 for tp, cells in sorted(by_tp.items())
             },
         )
-        for key, by_tp in sorted(grouped.items(), key=lambda item: tuple(map(str, item[0])))
+        for key, by_tp in sorted(grouped.items(), key=lambda item: natural(str(item[0])))
     )
     first = next(iter(signatures.values()), {})
     shared = tuple(axis_words(a, first[a]) for a in _telling_axes(first) if a not in varying)

@@ -20,7 +20,7 @@ _COUNTED = {
     "borrowed": "on some that are borrowed",
     "pinned": "on some that the spec fixes",
     "default": "on some that nobody measured",
-    "missing": "lack a launch and cannot be served",
+    "missing": "lack a launch, so that calls fail",
 }
 
 FILLED = ("measured", "borrowed", "pinned")
@@ -98,13 +98,13 @@ def tip(cell: Cell) -> str:
 
 
 def _square(axes: Axes, cell: Cell, x: float, y: float, side: float, told: str) -> None:
-    """One signature, filled from below as far as its launches are founded, so that it is told
-    apart without colour too."""
+    """One signature, filled from below as far as its launches are founded, crossed out where one
+    is missing: told apart without colour too."""
     gap = min(2.0, side / 6)
     stroke = min(1.5, side / 8)
     left, inner = x + gap, side - 2 * gap
     bottom = y + side - gap
-    for kind in FILLED:
+    for kind in FILLED if cell.kind != "missing" else ():
         part = inner * cell.share(kind)
         bottom -= part
         if part:

@@ -93,13 +93,22 @@ class LaunchGroup:
 
 
 def group_launches(manifest: Manifest, records: Records) -> tuple[LaunchGroup, ...]:
-    """Groups by target and kernel, those that most signatures need first."""
+    """Groups by target, kernel and geometry, whole sequences before long segments before short."""
     found: dict[tuple[str, str, str], list[Member]] = {}
     for variant in manifest.variants:
         key = variant.target, variant.launch.kernel, launch_words(variant.launch)
         found.setdefault(key, []).append(Member(variant, records.find(variant)))
     groups = [LaunchGroup(*key, _ordered(members)) for key, members in found.items()]
-    return tuple(sorted(groups, key=lambda g: (g.target, g.kernel, -g.signatures, g.words)))
+    return tuple(sorted(groups, key=lambda g: (g.target, g.kernel, _place(g))))
+
+
+def _place(group: LaunchGroup) -> tuple[int, int, bool, int, str]:
+    values = dict(group.members[0].variant.launch.constexprs)
+    headdim, dstate, segment = (
+        value if isinstance(value := values.get(name), int) else 0
+        for name in ("HEADDIM", "DSTATE", "SEGMENT")
+    )
+    return headdim, dstate, segment > 0, -segment, group.words
 
 
 def _ordered(members: Sequence[Member]) -> tuple[Member, ...]:

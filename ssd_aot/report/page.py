@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -82,10 +83,14 @@ def _values(
         "legend": _legend(coverages, painter),
         "candidates": candidate_section.candidate_section(groups, painter),
         "records": [file.path.name for file in records],
-        "groups": groups,
+        "kernels": [
+            (key, list(own)) for key, own in groupby(groups, lambda g: (g.target, g.kernel))
+        ],
         "resources": _resources(manifest, painter),
         "bench": bench and bench_section(bench, manifest.targets, bundle.digest, painter),
-        "spec": yaml.safe_dump(manifest.spec, sort_keys=False, allow_unicode=True, width=76),
+        "spec": yaml.safe_dump(
+            manifest.spec, sort_keys=False, allow_unicode=True, width=76, default_flow_style=None
+        ),
     }
 
 

@@ -19,7 +19,7 @@ MOST_REGISTERS = 255
 Specifications per Compute Capability"."""
 
 NAMES, GAP, HEAD, LINE, FOOT = 118, 26, 28, 26, 26
-"""Pixels: of the kernels' names, between panels, above and below a panel, and of a kernel's line."""
+"""Pixels: the kernels' names, between panels, above a panel, a kernel's line, below a panel."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ def resources_figure(
             ylim=(len(kernels) - 0.5, -0.5),
         )  # fmt: skip
         _dots(axes, panel, kernels, variants)
-        _frame(axes, panel, kernels if place == 0 else ())
+        most = max(panel.value(variant.object) for variant in variants)
+        _frame(axes, panel, most, kernels, named=place == 0)
     return figure
 
 
@@ -81,28 +82,29 @@ def _dots(
     for line, kernel in enumerate(kernels):
         codes = (v.object for v in variants if v.launch.kernel == kernel)
         for value, count in sorted(Counter(map(panel.value, codes)).items()):
+            side = 6 + min(8.0, 1.6 * (count - 1) ** 0.5)
             axes.plot(
-                [value / panel.unit], [line], "o", markersize=6 + min(8.0, 1.6 * (count - 1) ** 0.5),
+                [value / panel.unit], [line], "o", markersize=side,
                 color=PAINT["measured"], markeredgecolor=PAINT["paper"], clip_on=False,
                 gid=f"{TIP}{kernel}: {panel.spelled(value)}, {plural(count, 'variant')}",
             )  # fmt: skip
 
 
-def _frame(axes: Axes, panel: _Panel, kernels: Sequence[str]) -> None:
+def _frame(axes: Axes, panel: _Panel, most: int, kernels: Sequence[str], *, named: bool) -> None:
     axes.patch.set_visible(False)
     axes.spines[:].set_visible(False)
-    most = max((line.get_xdata()[0] for line in axes.get_lines()), default=1)  # type: ignore[index]
-    end = max(most, (panel.limit or 0) / panel.unit, 1)
-    axes.set_xlim(0, end * 1.04)
+    axes.set_xlim(0, 1.04 * max(most, panel.limit or 0, panel.unit) / panel.unit)
     if panel.limit is not None:
-        axes.axvline(panel.limit / panel.unit, color=PAINT["missing"], linewidth=1.5,
-                     linestyle=(0, (3, 2)), gid=f"{TIP}limit: {panel.spelled(panel.limit)}")  # fmt: skip
+        axes.axvline(
+            panel.limit / panel.unit, color=PAINT["missing"], linewidth=1.5,
+            linestyle=(0, (3, 2)), gid=f"{TIP}limit: {panel.spelled(panel.limit)}",
+        )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(3, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.tick_params(axis="x", colors=PAINT["muted"], length=0, pad=6, labelsize=11)
     axes.grid(axis="x", color=PAINT["line"], linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0, labelsize=12, labelcolor=PAINT["ink"], pad=12,
-                     labelleft=bool(kernels))  # fmt: skip
+                     labelleft=named)  # fmt: skip
     axes.set_yticks(range(len(kernels)), kernels)
     axes.set_title(panel.title, loc="left", fontsize=11.5, color=PAINT["muted"], pad=10)

@@ -20,7 +20,8 @@ import matplotlib.style
 from matplotlib.figure import Figure
 
 ROLES = (
-    "paper", "panel", "ink", "muted", "line", "band", "measured", "borrowed", "pinned", "default", "missing",
+    "paper", "panel", "ink", "muted", "line", "band",
+    "measured", "borrowed", "pinned", "default", "missing",
     "first", "second", "third", "fourth", "fifth",
 )  # fmt: skip
 """What a colour means; the page's style sheet has a variable of each name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ SIGNATURE_STATUSES: Mapping[str, str] = {
     "borrowed": "some launches are borrowed from other measurements",
     "pinned": "some launches are fixed by the spec",
     "default": "some launches are defaults that nobody measured; filled is the share that was",
-    "missing": "a launch is missing: this cannot be served",
+    "missing": "a launch is missing: calls that reach it fail",
 }
 """The same, of the least founded launch that a signature needs."""
 
@@ -41,10 +42,10 @@ AXES: tuple[str, ...] = (
 """Fields of a signature that neither the model nor tensor parallelism decides."""
 
 _PARAMETERS: Mapping[str, tuple[str, str]] = {
-    "BLOCK_H": ("heads", "a program"),
-    "BLOCK": ("elements", "a program"),
-    "BLOCK_P": ("columns", "a program"),
-    "BLOCK_N": ("state", "block"),
+    "BLOCK_H": ("block", "heads"),
+    "BLOCK": ("block", "values"),
+    "BLOCK_P": ("block", "columns"),
+    "BLOCK_N": ("block", "states"),
     "TAIL_P": ("tail", "columns"),
     "num_warps": ("warps", ""),
     "num_stages": ("stages", ""),
@@ -146,6 +147,12 @@ def launch_words(launch: Launch) -> str:
     return ", ".join(words)
 
 
+def natural(text: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts the numbers in texts by size: `h1-3b` before `h1-34b`."""
+    parts = re.findall(r"\d+|\D+", text)
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
+
+
 def relative_words(launch: Launch) -> str:
     """What tells a launch apart from others that `launch_words` says the same of."""
     values = dict(launch.constexprs)
@@ -198,12 +205,17 @@ def telling(configurations: Sequence[Configuration]) -> tuple[str, ...]:
 def compact_words(configuration: Configuration, parameters: Sequence[str]) -> str:
     """A candidate's telling parameters on one line."""
     values = configuration.to_json()
-    words = []
-    for name in parameters:
-        value, title = values.get(name), " ".join(heading(name)).replace("- ", "").strip()
-        if isinstance(value, bool) and name != "STATE_NP":
-            words.append(title if value else f"no {title}")
-        else:
-            title = title.removesuffix(" a program").removesuffix("state layout")
-            words.append(f"{parameter_words(name, value)} {title}".rstrip())
-    return " · ".join(words)
+    return " · ".join(_phrase(name, values.get(name)) for name in parameters)
+
+
+def _phrase(parameter: str, value: Constant) -> str:
+    first, second = heading(parameter)
+    if parameter == "STATE_NP":
+        return parameter_words(parameter, value)
+    if parameter == "TAIL_P":
+        return f"tail {value}" if value else "no tail"
+    if isinstance(value, bool):
+        name = first.removesuffix("-") + second
+        return name if value else f"no {name}"
+    noun = second if first == "block" else f"{first} {second}".rstrip()
+    return f"{parameter_words(parameter, value)} {noun[:-1] if value == 1 else noun}"
