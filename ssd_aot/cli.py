@@ -16,6 +16,8 @@ from ssd_aot.errors import SsdAotError
 COMMANDS = (
     "bench",
     "build",
+    "env",
+    "export",
     "inspect",
     "pack",
     "plan",

@@ -25,10 +25,12 @@ class RequiredLaunch:
 
 @dataclass(frozen=True)
 class RequiredPlan:
-    """What the spec needs, derived anew: launches, and signatures by id in their JSON form."""
+    """What the spec needs, derived anew: launches, signatures by id in their JSON form, and of an
+    engine's kernels the sources they have here."""
 
     launches: tuple[RequiredLaunch, ...]
     signatures: Mapping[str, Mapping[str, Any]]
+    sources: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ def completeness(manifest: Manifest, required: RequiredPlan | None) -> Iterator[
     else:
         gaps += _differing_signatures(manifest, required)
         gaps += _missing_launches(manifest, required)
+        gaps += _other_sources(manifest, required)
         basis = "checked against the launches that the spec needs"
     yield from gaps
     if not gaps:
@@ -108,3 +111,12 @@ def _missing_launches(manifest: Manifest, required: RequiredPlan) -> Iterator[Fi
                     str(need.launch),
                     f"{_REBUILD} and --gpu {target}",
                 )
+
+
+def _other_sources(manifest: Manifest, required: RequiredPlan) -> Iterator[Finding]:
+    built = dict(manifest.source.kernels)
+    for kernel, here in required.sources:
+        found = built.get(kernel)
+        if found not in (None, here):
+            what = f"{kernel} has another source here than {manifest.source.version} had"
+            yield Finding("failed", "completeness", what, str(found), here, _REBUILD)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.candidates import candidates
 from ssd_aot.completeness import RequiredLaunch, RequiredPlan
 from ssd_aot.errors import SpecError
@@ -35,10 +36,12 @@ class PlannedLaunch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a build has to make."""
+    """What a build has to make. `sources` pairs an engine's kernels with the hashes of their
+    sources as they are installed here."""
 
     signatures: tuple[Signature, ...]
     launches: tuple[PlannedLaunch, ...]
+    sources: tuple[tuple[str, str], ...] = ()
 
     @property
     def variants(self) -> int:
@@ -53,6 +56,7 @@ class Plan:
                 for planned in self.launches
             ),
             signatures={signature.id: signature.to_json() for signature in self.signatures},
+            sources=self.sources,
         )
 
     def render(self) -> str:
@@ -96,8 +100,14 @@ def make_plan(
 
     `rules` say by target name which form of the scan runs, by default `FormRule.for_gpu`.
 
-    Raises `SpecError` for a pin that names no kernel of the plan or matches no candidate.
+    Raises `SpecError` for a pin that names no kernel of the plan or matches no candidate, and for
+    an engine's source `HostError` where it is not installed.
     """
+    if spec.source != BUILTIN:
+        # Imported here: a plan of builtin kernels does without Triton.
+        from ssd_aot.engines.planning import plan_engine
+
+        return plan_engine(spec, targets)
     signatures = expand(spec)
     launches: list[PlannedLaunch] = []
     for target in targets:

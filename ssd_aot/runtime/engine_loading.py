@@ -53,6 +53,26 @@ class LoadedEngineBundle:
                 preload_tuning(tuning.kernel, stored)
         return count
 
+    def preload_with(self, served: Served, key: str, filename: str) -> None:
+        """Preload the kernels that signatures of one model and tensor-parallel size share with the
+        kernel that Triton asks for under `key`."""
+        if served.bundle.digest != self.bundle.digest:
+            return
+        files = self.bundle.manifest.triton
+        assert files is not None
+        asked = next(kernel for kernel in files.kernels if kernel.key == key)
+        first = next(
+            entry for entry in self.bundle.manifest.variants
+            if (entry.target, entry.variant.identity) == (asked.target, asked.variant)
+        )  # fmt: skip
+        served_models = _models(first)
+        self.preload(lambda entry: entry != first and bool(_models(entry) & served_models))
+
+
+def _models(entry: VariantEntry) -> set[tuple[str, str]]:
+    """(model, "tpN") of the signatures that need the variant."""
+    return {tuple(name.split("/", 2)[:2]) for name in entry.signatures}  # type: ignore[misc]
+
 
 def _imported(entry: VariantEntry) -> bool:
     """Kernels of modules that the engine has not imported are not its own today."""
@@ -79,7 +99,11 @@ def load_engine(bundle: Bundle, *, strict: bool = False) -> LoadedEngineBundle:
 
 
 def load_from_environment() -> LoadedEngineBundle | None:
-    """What `SSD_AOT_BUNDLE` names, if it is an engine's; None where there is nothing to load."""
+    """What `SSD_AOT_BUNDLE` names, if it is an engine's; None where there is nothing to load.
+
+    The first kernel that Triton looks up tells which model is served, and that a device is set:
+    then the others of the model are loaded as well.
+    """
     path = os.environ.get(BUNDLE, "")
     if not path:
         return None
@@ -88,7 +112,11 @@ def load_from_environment() -> LoadedEngineBundle | None:
     except BundleError as error:
         error.what = f"{BUNDLE}: {error.what}"
         raise
-    return None if bundle.manifest.triton is None else load_engine(bundle)
+    if bundle.manifest.triton is None:
+        return None
+    loaded = load_engine(bundle)
+    SERVICE.when_first_used = loaded.preload_with
+    return loaded
 
 
 def install() -> None:
@@ -103,6 +131,9 @@ def install() -> None:
     os.environ["TRITON_CACHE_AUTOTUNING"] = "1"
     from triton.runtime.autotuner import Autotuner
 
+    from ssd_aot.triton_compat.autotuned import launch_directly
+
+    launch_directly()
     # An autotuner reads the setting once, when it is made (3.6.0 to 3.9.0).
     for found in gc.get_objects():
         # Asked by its type: an instance may answer for its class with a warning.

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ssd_aot.errors import MissingLaunchError
 
 STRICT = "SSD_AOT_STRICT"
 BUNDLE = "SSD_AOT_BUNDLE"
+KERNELS = "SSD_AOT_KERNELS"
 CACHE_FOLDER = "TRITON_CACHE_DIR"
 
 
@@ -78,6 +80,8 @@ class TritonService:
     hits: Counter[str] = field(default_factory=Counter)
     misses: Counter[str] = field(default_factory=Counter)
     cache_folder: str | None = None
+    when_first_used: Callable[[Served, str, str], None] | None = None
+    """Told of the first kernel that is found, by bundle, key and file name; then forgotten."""
     asked: bool = False
     """Whether the environment was asked for a bundle already."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -95,6 +99,9 @@ class TritonService:
             found = served.group(key, filename)
             if found is not None:
                 self.hits[kernel] += 1
+                told, self.when_first_used = self.when_first_used, None
+                if told is not None:
+                    told(served, key, filename)
                 return found
         return None
 

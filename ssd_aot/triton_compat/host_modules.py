@@ -62,7 +62,10 @@ class HostSource:
 def driver_source() -> HostSource:
     """The module through which Triton talks to the CUDA driver: `cuda_utils`, of `driver.c`."""
     text = (Path(cuda_driver.__file__).parent / "driver.c").read_text()
-    return HostSource("cuda_utils", text, keyed_by_source=False)
+    # By `compile_module_from_src` (3.6.0, 3.7.1), whose key is of the text and the platform; by
+    # `compile_module_from_file` (3.8.0, 3.9.0), whose key also holds the host's folders.
+    keyed = hasattr(cuda_driver, "compile_module_from_src")
+    return HostSource("cuda_utils", text, keyed_by_source=keyed)
 
 
 def launcher_source(source: Any, metadata: Any) -> HostSource | None:
