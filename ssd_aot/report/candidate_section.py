@@ -9,17 +9,9 @@ from functools import partial
 
 from ssd_aot.report.candidates_figure import candidates_figure, describe, tag
 from ssd_aot.report.launch_groups import CandidateTrial, LaunchGroup, Member
+from ssd_aot.report.launch_wording import PURPOSES, compact_words, short_name, telling
 from ssd_aot.report.painting import Drawing, Painter
-from ssd_aot.report.vocabulary import (
-    PURPOSES,
-    compact_words,
-    listed,
-    microseconds,
-    plural,
-    relative_words,
-    status_kind,
-    telling,
-)
+from ssd_aot.report.vocabulary import listed, microseconds, plural, status_kind
 from ssd_aot.tuning.records import Session
 
 FEW_FIGURES = 8
@@ -56,6 +48,8 @@ class GroupView:
 
 @dataclass(frozen=True)
 class KernelView:
+    """A kernel by the end of its name, with what it does where that is known here."""
+
     name: str
     purpose: str
     groups: tuple[GroupView, ...]
@@ -80,7 +74,7 @@ def candidate_section(groups: Sequence[LaunchGroup], painter: Painter) -> Candid
     )
     kernels = tuple(
         KernelView(
-            name,
+            short_name(name),
             PURPOSES.get(name, ""),
             tuple(_group_view(g, several, painter) for g in groups if g.kernel == name),
         )
@@ -177,8 +171,7 @@ def _search(member: Member, title: str, painter: Painter) -> Search:
     assert member.evidence is not None
     entry, trials = member.evidence.entry, member.trials()
     parameters = telling([trial.configuration for trial in trials])
-    own = relative_words(member.variant.launch)
-    caption = f"Searched on the launch with {own}." if own else ""
+    caption = f"Searched on the launch with {member.words}." if member.words else ""
     if len(trials) < entry.offered_count:
         caption += f" {len(trials)} of {entry.offered_count} candidates offered were tried."
     for caveat in member.evidence.caveats:

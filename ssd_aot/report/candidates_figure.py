@@ -12,15 +12,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from ssd_aot.report.launch_groups import CandidateTrial, Member
+from ssd_aot.report.launch_wording import compact_words, heading, parameter_words, telling
 from ssd_aot.report.svg import NARROW, PAINT, TIP, WIDE, blank
-from ssd_aot.report.vocabulary import (
-    compact_words,
-    heading,
-    microseconds,
-    parameter_words,
-    plural,
-    telling,
-)
+from ssd_aot.report.vocabulary import microseconds, plural
 
 HEAD, LINE, FOOT = 50, 21, 6
 """Pixels of the headings, of a candidate's line, and below the last."""

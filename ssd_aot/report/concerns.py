@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.bundle.manifest import Manifest
 from ssd_aot.bundle.store import Problem
 from ssd_aot.report.gaps import Gap
 from ssd_aot.report.launch_groups import LaunchGroup, Member
+from ssd_aot.report.launch_wording import short_name
 from ssd_aot.report.vocabulary import listed, plural, status_kind
 
 
@@ -34,8 +36,8 @@ def find_concerns(
 ) -> tuple[Concern, ...]:
     """Everything about a bundle that is wrong, open or worth a note."""
     found = (
-        *_damage(problems), *_missing(manifest, gaps), *_untuned(groups), *_borrowed(groups),
-        *_unchecked(groups), *_pinned(groups), *_unshown(groups),
+        *_damage(problems), *_missing(manifest, gaps), *_untuned(manifest, groups),
+        *_borrowed(groups), *_unchecked(groups), *_pinned(groups), *_unshown(groups),
     )  # fmt: skip
     return tuple(sorted(found, key=lambda concern: ("bad", "open", "note").index(concern.level)))
 
@@ -74,19 +76,19 @@ def _missing(manifest: Manifest, gaps: Sequence[Gap]) -> Iterator[Concern]:
         )  # fmt: skip
 
 
-def _untuned(groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
+def _untuned(manifest: Manifest, groups: Sequence[LaunchGroup]) -> Iterator[Concern]:
     chosen = _of_kind(groups, "default")
     if chosen:
         targets = sorted({group.target for group, _ in chosen})
+        commands = listed([f"`ssd-aot tune --gpu {name}`" for name in targets])
+        tune = f"run {commands} with the same spec, and build again"
         yield Concern(
             "open",
             f"{_count(chosen, groups)} untuned",
             "No measurement fitted them when the bundle was built, so each took the default: the "
             "first candidate that fits the GPU. A faster one may exist.",
             _named(chosen, groups),
-            "On such a GPU run "
-            + listed([f"`ssd-aot tune --gpu {name}`" for name in targets])
-            + " with the same spec, and build again.",
+            f"On such a GPU {tune if manifest.source.name == BUILTIN else 'build it again'}.",
         )
 
 
@@ -167,7 +169,7 @@ def _count(chosen: Chosen, groups: Sequence[LaunchGroup]) -> str:
 def _named(chosen: Chosen, groups: Sequence[LaunchGroup]) -> tuple[str, ...]:
     several = len({group.target for group in groups}) > 1
     return tuple(
-        f"{group.kernel}{f' for {group.target}' if several else ''}: {group.words}"
+        f"{short_name(group.kernel)}{f' for {group.target}' if several else ''}: {group.words}"
         + (f" ({len(members)} launches)" if len(members) > 1 else "")
         for group, members in chosen
     )

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from ssd_aot.report.coverage import Cell, Coverage, ModelRow
 from ssd_aot.report.svg import NARROW, PAINT, TIP, WIDE, blank
-from ssd_aot.report.vocabulary import STATUSES, listed, plural
+from ssd_aot.report.vocabulary import STATUSES, listed, plural, shortened
 
 LARGEST, SMALLEST = 20.0, 4.0
 """Sides of a square in pixels."""
@@ -25,6 +25,9 @@ _COUNTED = {
 
 FILLED = ("measured", "borrowed", "pinned")
 """Kinds that fill a square, from below."""
+
+NAME_LETTERS = 34
+"""As many letters of a model's name as find room beside its blocks."""
 
 HEAD = 26
 """Pixels for the line of tensor-parallel sizes."""
@@ -79,7 +82,8 @@ def describe(coverage: Coverage) -> str:
 
 
 def _names(axes: Axes, model: ModelRow, y: float) -> None:
-    axes.text(0, y, model.model, color=PAINT["ink"], fontweight="bold", va="center", fontsize=12.5)
+    name = shortened(model.model, NAME_LETTERS)
+    axes.text(0, y, name, color=PAINT["ink"], fontweight="bold", va="center", fontsize=12.5)
     axes.text(0, y + 17, model.geometry, color=PAINT["muted"], va="center", fontsize=11)
 
 

@@ -9,7 +9,7 @@ from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import FormRule
-from ssd_aot.report.vocabulary import launch_words, relative_words
+from ssd_aot.report.launch_wording import launch_words, relative_words
 from ssd_aot.signatures import Signature
 from ssd_aot.sources.builtin import enumerate_launches
 
@@ -50,7 +50,7 @@ def _known(manifest: Manifest) -> Iterator[tuple[str, Gap]]:
             head = f"{launch} on {target.name}, needed by "
             for text in manifest.missing:
                 if text.startswith(head):
-                    words = ", ".join((launch_words(launch), relative_words(launch)))
+                    words = ", ".join(filter(None, (launch_words(launch), relative_words(launch))))
                     yield text, Gap(text, target.name, launch.kernel, words, tuple(signatures))
 
 

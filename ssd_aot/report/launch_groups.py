@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ssd_aot.bundle.manifest import Manifest, VariantEntry
-from ssd_aot.launches import Configuration
+from ssd_aot.launches import Configuration, Launch
 from ssd_aot.report.evidence import Evidence, Lack, Records
-from ssd_aot.report.vocabulary import launch_words
+from ssd_aot.report.launch_wording import differences, launch_words, relative_words
 from ssd_aot.tuning.records import Trial
 from ssd_aot.tuning.winning import scores
 
@@ -35,10 +35,12 @@ class CandidateTrial:
 
 @dataclass(frozen=True)
 class Member:
-    """A variant with what is known of it."""
+    """A variant with what is known of it; `words` tell it apart from others of its group, empty
+    for the only one."""
 
     variant: VariantEntry
     found: Evidence | Lack
+    words: str = ""
 
     @property
     def evidence(self) -> Evidence | None:
@@ -94,12 +96,30 @@ class LaunchGroup:
 
 def group_launches(manifest: Manifest, records: Records) -> tuple[LaunchGroup, ...]:
     """Groups by target, kernel and geometry, whole sequences before long segments before short."""
-    found: dict[tuple[str, str, str], list[Member]] = {}
+    found: dict[tuple[str, str, str], list[VariantEntry]] = {}
     for variant in manifest.variants:
         key = variant.target, variant.launch.kernel, launch_words(variant.launch)
-        found.setdefault(key, []).append(Member(variant, records.find(variant)))
-    groups = [LaunchGroup(*key, _ordered(members)) for key, members in found.items()]
+        found.setdefault(key, []).append(variant)
+    groups = []
+    for key, variants in found.items():
+        texts = _telling([variant.launch for variant in variants])
+        members = [
+            Member(variant, records.find(variant), words)
+            for variant, words in zip(variants, texts, strict=True)
+        ]
+        groups.append(LaunchGroup(*key, _ordered(members)))
     return tuple(sorted(groups, key=lambda g: (g.target, g.kernel, _place(g))))
+
+
+def _telling(launches: Sequence[Launch]) -> list[str]:
+    """Words for each launch of a group, completed where two would have the same."""
+    texts = [relative_words(launch) for launch in launches]
+    for text in {text for text in texts if texts.count(text) > 1}:
+        same = [place for place, found in enumerate(texts) if found == text]
+        for place in same:
+            more = differences(launches[place], [launches[other] for other in same])
+            texts[place] = ", ".join(filter(None, (text, more)))
+    return texts
 
 
 def _place(group: LaunchGroup) -> tuple[int, int, bool, int, str]:

@@ -12,6 +12,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.bundle.manifest import Manifest
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.report import candidate_section, coverage_figure, resources_figure, vocabulary
@@ -73,6 +74,7 @@ def _values(
         "style": _CSS,
         "manifest": manifest,
         "digest": bundle.digest,
+        "builtin": manifest.source.name == BUILTIN,
         "models": sorted({str(values.get("model", "")) for _, values in manifest.signatures}),
         "problems": problems,
         "concerns": find_concerns(manifest, problems, gaps, groups),

@@ -11,15 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ssd_aot.bundle.manifest import CodeObject, TargetEntry, VariantEntry
+from ssd_aot.report.launch_wording import short_name
 from ssd_aot.report.svg import NARROW, PAINT, TIP, WIDE, blank
-from ssd_aot.report.vocabulary import kibibytes, plural, size
+from ssd_aot.report.vocabulary import kibibytes, plural, shortened, size
 
 MOST_REGISTERS = 255
 """Registers a thread can have on every architecture here: CUDA C++ Programming Guide, "Technical
 Specifications per Compute Capability"."""
 
-NAMES, GAP, HEAD, LINE, FOOT = 118, 26, 28, 26, 26
-"""Pixels: the kernels' names, between panels, above a panel, a kernel's line, below a panel."""
+GAP, HEAD, LINE, FOOT = 26, 28, 26, 26
+"""Pixels: between panels, above a panel, a kernel's line, below a panel."""
+
+LETTER, NAME_LETTERS = 7.2, 24
+"""Pixels of a letter of a kernel's name, and as many letters as are shown."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +42,22 @@ def resources_figure(
 ) -> Figure:
     """The plot for one target at one width: panels side by side, or one below the other."""
     panels = (
-        _Panel("registers a thread", lambda code: code.registers, str, MOST_REGISTERS),
-        _Panel("spilled bytes a thread", lambda code: code.spill_bytes, str),
-        _Panel("shared memory, KiB", lambda code: code.shared_bytes,
+        _Panel("registers", lambda code: code.registers, str, MOST_REGISTERS),
+        _Panel("spilled bytes", lambda code: code.spill_bytes, str),
+        _Panel("shared KiB", lambda code: code.shared_bytes,
                lambda value: kibibytes(int(value)), target.shared_bytes_optin, 1024),
-        _Panel("code, kB", lambda code: code.size_bytes, size, None, 1000),
+        _Panel("code kB", lambda code: code.size_bytes, size, None, 1000),
     )  # fmt: skip
     kernels = sorted({variant.launch.kernel for variant in variants})
+    names = 18 + LETTER * min(NAME_LETTERS, max(len(short_name(kernel)) for kernel in kernels))
     block = HEAD + LINE * len(kernels) + FOOT
     across = 1 if width <= NARROW else len(panels)
     height = block * (len(panels) // across)
     figure = blank(width, height)
-    room = (width - NAMES - GAP * (across - 1) - 14) / across
+    room = (width - names - GAP * (across - 1) - 14) / across
     for number, panel in enumerate(panels):
         down, place = divmod(number, across)
-        left, top = NAMES + place * (room + GAP), down * block + HEAD
+        left, top = names + place * (room + GAP), down * block + HEAD
         axes = figure.add_axes(
             (left / width, 1 - (top + LINE * len(kernels)) / height, room / width,
              LINE * len(kernels) / height),
@@ -69,7 +74,7 @@ def describe(variants: Sequence[VariantEntry]) -> str:
     codes = [variant.object for variant in variants]
     spilling = sum(code.spill_bytes > 0 for code in codes)
     return (
-        f"{plural(len(codes), 'variant')}: up to {max(code.registers for code in codes)} registers "
+        f"{plural(len(codes), 'launch', 'launches')}: up to {max(code.registers for code in codes)} registers "
         f"a thread, {spilling} of them spilling, up to "
         f"{kibibytes(max(code.shared_bytes for code in codes))} of shared memory a block."
     )
@@ -82,11 +87,12 @@ def _dots(
     for line, kernel in enumerate(kernels):
         codes = (v.object for v in variants if v.launch.kernel == kernel)
         for value, count in sorted(Counter(map(panel.value, codes)).items()):
+            told = f"{short_name(kernel)}: {panel.spelled(value)}, {plural(count, 'launch', 'launches')}"
             side = 6 + min(8.0, 1.6 * (count - 1) ** 0.5)
             axes.plot(
                 [value / panel.unit], [line], "o", markersize=side,
                 color=PAINT["measured"], markeredgecolor=PAINT["paper"], clip_on=False,
-                gid=f"{TIP}{kernel}: {panel.spelled(value)}, {plural(count, 'variant')}",
+                gid=TIP + told,
             )  # fmt: skip
 
 
@@ -106,5 +112,6 @@ def _frame(axes: Axes, panel: _Panel, most: int, kernels: Sequence[str], *, name
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0, labelsize=12, labelcolor=PAINT["ink"], pad=12,
                      labelleft=named)  # fmt: skip
-    axes.set_yticks(range(len(kernels)), kernels)
+    labels = [shortened(short_name(kernel), NAME_LETTERS) for kernel in kernels]
+    axes.set_yticks(range(len(kernels)), labels)
     axes.set_title(panel.title, loc="left", fontsize=11.5, color=PAINT["muted"], pad=10)
