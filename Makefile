@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests marked `gpu` run where there is one.
 MARK := $(if $(shell nvidia-smi -L 2>/dev/null),,-m "not gpu")
 
-.PHONY: help setup demo test lint
+.PHONY: help setup demo test lint engines
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make demo   build the default spec for one GPU (GPU=$(GPU)), verify and inspect the bundle"
 	@echo "make test   all tests; those of the kernels run in Triton's interpreter"
 	@echo "make lint   ruff and mypy"
+	@echo "make engines  the engines' operation modules, which tests trace (VLLM=1: vLLM's too)"
 
 setup: $(READY)
 
@@ -29,9 +30,13 @@ demo: $(READY)
 	$(BIN)/ssd-aot inspect dist/$(GPU)
 
 # Two processes: Triton decides at its import whether kernels are interpreted or compiled.
-test: $(READY)
+test: $(READY) engines
 	$(BIN)/python -m pytest -q -n 2 $(MARK)
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 tests/interpreted
+
+# Tests that need them are skipped where they cannot be downloaded.
+engines: $(READY)
+	-$(BIN)/python tests/engine_modules.py sglang mamba_ssm $(if $(VLLM),vllm)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from ssd_aot.engines.chunked_batches import PackedBatch, packed_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import operation_module, passed_over, require_kernel
-from ssd_aot.engines.packing import PackedBatch, packed_batches
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.problems import DTYPES
 from ssd_aot.signatures import Signature

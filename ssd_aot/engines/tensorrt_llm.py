@@ -18,9 +18,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from ssd_aot.engines.chunked_batches import PackedBatch, RowBatch, packed_batches, row_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import operation_module, passed_over, require_kernel
-from ssd_aot.engines.packing import PackedBatch, RowBatch, packed_batches, row_batches
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.errors import HostError
 from ssd_aot.problems import DTYPES
