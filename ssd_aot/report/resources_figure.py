@@ -74,8 +74,9 @@ def describe(variants: Sequence[VariantEntry]) -> str:
     codes = [variant.object for variant in variants]
     spilling = sum(code.spill_bytes > 0 for code in codes)
     return (
-        f"{plural(len(codes), 'launch', 'launches')}: up to {max(code.registers for code in codes)} registers "
-        f"a thread, {spilling} of them spilling, up to "
+        f"{plural(len(codes), 'launch', 'launches')}: up to "
+        f"{max(code.registers for code in codes)} registers a thread, {spilling} of them spilling, "
+        "up to "
         f"{kibibytes(max(code.shared_bytes for code in codes))} of shared memory a block."
     )
 
@@ -87,7 +88,8 @@ def _dots(
     for line, kernel in enumerate(kernels):
         codes = (v.object for v in variants if v.launch.kernel == kernel)
         for value, count in sorted(Counter(map(panel.value, codes)).items()):
-            told = f"{short_name(kernel)}: {panel.spelled(value)}, {plural(count, 'launch', 'launches')}"
+            launches = plural(count, "launch", "launches")
+            told = f"{short_name(kernel)}: {panel.spelled(value)}, {launches}"
             side = 6 + min(8.0, 1.6 * (count - 1) ** 0.5)
             axes.plot(
                 [value / panel.unit], [line], "o", markersize=side,
