@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fixture_engine.engine import launched
-from signature_builders import signature
+from spec_builders import SMALL, write_spec
 
 from ssd_aot.engines.chunked_batches import of_each_class
 from ssd_aot.engines.engine import engine
-from ssd_aot.engines.operation_modules import passed_over, require_kernel
+from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
 from ssd_aot.engines.presenting import presented
-from ssd_aot.engines.tracing import check_reachable
+from ssd_aot.engines.reaching import left_out, reached_signatures
 from ssd_aot.errors import HostError, SpecError, UsageError
+from ssd_aot.spec import Spec, load_spec
 from ssd_aot.targets import target
 from ssd_aot.triton_compat import CapturedLaunch
 
@@ -126,11 +128,28 @@ def test_launch_code_that_launches_nothing_is_refused(monkeypatch: pytest.Monkey
         launched(monkeypatch, lambda op: None)
 
 
-def test_a_signature_that_the_engine_never_calls_with_is_refused_by_name() -> None:
-    refused = signature(z=True)
-    with pytest.raises(SpecError, match="neither z nor seq_idx") as caught:
-        check_reachable(engine("vllm"), [refused])
-    assert caught.value.where == refused.id
+def test_signatures_that_the_engine_never_calls_with_fall_away_with_a_notice(
+    tmp_path: Path,
+) -> None:
+    spec = spec_of(tmp_path, "[true, false]")
+
+    kept = reached_signatures(spec)
+
+    assert kept and all(signature.is_cont_batched for signature in kept)
+    assert left_out(spec) == (
+        f"{len(kept)} of {2 * len(kept)} signatures are left out: "
+        "vLLM calls with packed sequences alone (IS_CONT_BATCHED true)",
+    )
+
+
+def test_a_spec_of_which_the_engine_has_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="vllm has no such calls"):
+        reached_signatures(spec_of(tmp_path, "[false]"))
+
+
+def spec_of(folder: Path, is_cont_batched: str) -> Spec:
+    matrix = f"source: vllm\nmatrix: {{IS_CONT_BATCHED: {is_cont_batched}}}\n"
+    return load_spec([write_spec(folder, SMALL + matrix)])
 
 
 def test_kernels_that_became_plain_functions_are_refused() -> None:
@@ -145,21 +164,25 @@ def test_an_engine_that_is_not_known_is_refused_with_the_nearest_name() -> None:
     assert "sglang" in caught.value.mend
 
 
-def test_passed_over_packages_are_not_run_and_forgotten(tmp_path: Any, monkeypatch: Any) -> None:
+def test_packages_that_are_passed_over_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inner = tmp_path / "loud_engine" / "ops"
     inner.mkdir(parents=True)
     (tmp_path / "loud_engine" / "__init__.py").write_text("raise OSError('no driver here')")
     (inner / "__init__.py").write_text("")
     (inner / "scan.py").write_text("answer = 42")
     monkeypatch.syspath_prepend(tmp_path)
-    with passed_over(("loud_engine",)):
-        from loud_engine.ops import scan  # type: ignore[import-not-found]
-
-        assert scan.answer == 42
-    assert not [name for name in sys.modules if name.startswith("loud_engine")]
-    missing = ("loud_engine", "loud_engine.nothing")
-    with pytest.raises(HostError, match="no such package"), passed_over(missing):
-        pass
+    pass_over(("loud_engine",))
+    try:
+        assert operation_module("loud_engine.ops.scan").answer == 42
+        with pytest.raises(HostError, match="no such package"):
+            pass_over(("loud_engine", "loud_engine.nothing"))
+        with pytest.raises(HostError, match="cannot be imported"):
+            operation_module("loud_engine.ops.nothing")
+    finally:
+        for name in [n for n in sys.modules if n.startswith("loud_engine")]:
+            del sys.modules[name]
 
 
 def test_the_gpu_that_is_presented_is_gone_afterwards() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target
@@ -62,10 +63,19 @@ def read_selection(
     if not names:
         raise UsageError("no target GPU", where="--gpu", found="none", wanted="a GPU name",
                          mend="pass --gpu NAME or give targets in the spec")  # fmt: skip
-    for notice in spec.notices:
+    for notice in (*spec.notices, *_left_out(spec)):
         click.echo(f"note: {notice}", err=True)
     where = "--gpu" if gpus else spec.place("targets")
     return spec, tuple(dict.fromkeys(target(name, where) for name in names))
+
+
+def _left_out(spec: Spec) -> tuple[str, ...]:
+    """What of the spec its engine does not have; builtin kernels have all of it."""
+    if spec.source == BUILTIN:
+        return ()
+    from ssd_aot.engines.reaching import left_out
+
+    return left_out(spec)
 
 
 def available_cores() -> int:

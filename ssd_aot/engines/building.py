@@ -14,10 +14,10 @@ from ssd_aot.engines.bundling import BuiltTarget, write_bundle
 from ssd_aot.engines.engine import require_installed
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
+from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.engines.rounds import compile_groups
 from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.errors import BuildError, SpecError
-from ssd_aot.signatures import expand
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import (
@@ -53,7 +53,7 @@ def build_engine(
     place, out = out, check_destination(out)
     for target in targets:
         check_ptxas(target)
-    signatures = expand(spec)
+    signatures = reached_signatures(spec)
     parts = []
     with BuildCache.beside(out) as cache:
         folder = cache.folder

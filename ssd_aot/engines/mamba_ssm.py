@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, passed_over, require_kernel
+from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.problems import DTYPES
 from ssd_aot.signatures import Signature
@@ -35,15 +35,15 @@ class MambaSsm:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        with passed_over(("mamba_ssm", "mamba_ssm.ops")):
-            module = operation_module(OPERATION)
-            require_kernel(
-                operation_module(OPERATION.replace("combined", "chunk_scan")),
-                "_chunk_scan_fwd_kernel",
-            )
-            self._operation = module.mamba_chunk_scan_combined
-            yield
-            self._operation = None
+        pass_over(("mamba_ssm", "mamba_ssm.ops"))
+        module = operation_module(OPERATION)
+        require_kernel(
+            operation_module(OPERATION.replace("combined", "chunk_scan")),
+            "_chunk_scan_fwd_kernel",
+        )
+        self._operation = module.mamba_chunk_scan_combined
+        yield
+        self._operation = None
 
     def refusal(self, signature: Signature) -> str:
         if signature.layout != "engine":

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -18,23 +17,15 @@ from typing import Any
 from ssd_aot.errors import HostError
 
 
-@contextmanager
-def passed_over(packages: Sequence[str]) -> Iterator[None]:
-    """Imports pass over what these packages do at theirs, parents before children.
+def pass_over(packages: Sequence[str]) -> None:
+    """From here on imports pass over what these packages do at theirs; parents before children.
 
-    At the end of the block all modules of the first one's top package that came with it are
-    forgotten. Raises HostError where a package is not installed.
+    For a process of its own, in which the engine stays so. Raises HostError where a package is not
+    installed.
     """
-    before = dict(sys.modules)
-    top = packages[0].partition(".")[0]
-    try:
-        for name in packages:
-            if name not in sys.modules:
-                _place(name)
-        yield
-    finally:
-        for name in [n for n in sys.modules if n.partition(".")[0] == top and n not in before]:
-            del sys.modules[name]
+    for name in packages:
+        if name not in sys.modules:
+            _place(name)
 
 
 def _place(name: str) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ssd_aot.engines.engine import require_installed
 from ssd_aot.engines.groups import tuning_groups
 from ssd_aot.engines.process import EngineProcess
+from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.launches import Launch
 from ssd_aot.plan import Plan, PlannedLaunch
-from ssd_aot.signatures import expand
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import toolchain
@@ -23,7 +23,7 @@ def plan_engine(spec: Spec, targets: Sequence[Target]) -> Plan:
     serve and for pins that match no candidate.
     """
     require_installed(spec.source, spec.place("source"))
-    signatures = expand(spec)
+    signatures = reached_signatures(spec)
     launches: list[PlannedLaunch] = []
     sources: dict[str, str] = {}
     for target in targets:

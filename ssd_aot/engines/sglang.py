@@ -15,7 +15,7 @@ import torch
 
 from ssd_aot.engines.chunked_batches import PackedBatch, packed_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, passed_over, require_kernel
+from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.problems import DTYPES
 from ssd_aot.signatures import Signature
@@ -42,15 +42,15 @@ class Sglang:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        with passed_over(PASSED_OVER):
-            module = operation_module(OPERATION)
-            require_kernel(
-                operation_module(OPERATION.replace("combined", "chunk_scan")),
-                "_chunk_scan_fwd_kernel",
-            )
-            self._operation = module.mamba_chunk_scan_combined
-            yield
-            self._operation = None
+        pass_over(PASSED_OVER)
+        module = operation_module(OPERATION)
+        require_kernel(
+            operation_module(OPERATION.replace("combined", "chunk_scan")),
+            "_chunk_scan_fwd_kernel",
+        )
+        self._operation = module.mamba_chunk_scan_combined
+        yield
+        self._operation = None
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import PackedBatch, RowBatch, packed_batches, row_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, passed_over, require_kernel
+from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.errors import HostError
 from ssd_aot.problems import DTYPES
@@ -43,19 +43,19 @@ class TensorRtLlm:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        with passed_over(PASSED_OVER):
-            module = operation_module(f"{MODULES}.ssd_combined")
-            scan = operation_module(f"{MODULES}.ssd_chunk_scan")
-            require_kernel(scan, "_chunk_scan_fwd_kernel")
-            self._operation = module.mamba_chunk_scan_combined
-            if "out" not in inspect.signature(self._operation).parameters:
-                raise _too_old()
-            self._chunk_indices = _of_all_counts(operation_module(f"{MODULES}.mamba2_metadata"))
-            # From here on the convolution's output is split into three tensors of their own.
-            self._dense = importlib.util.find_spec(f"{MODULES}.fuse_elementwise_ops") is not None
-            with mock.patch.object(module, FLASHINFER, _past_triton, create=True):
-                yield
-            self._operation = self._chunk_indices = None
+        pass_over(PASSED_OVER)
+        module = operation_module(f"{MODULES}.ssd_combined")
+        scan = operation_module(f"{MODULES}.ssd_chunk_scan")
+        require_kernel(scan, "_chunk_scan_fwd_kernel")
+        self._operation = module.mamba_chunk_scan_combined
+        if "out" not in inspect.signature(self._operation).parameters:
+            raise _too_old()
+        self._chunk_indices = _of_all_counts(operation_module(f"{MODULES}.mamba2_metadata"))
+        # From here on the convolution's output is split into three tensors of their own.
+        self._dense = importlib.util.find_spec(f"{MODULES}.fuse_elementwise_ops") is not None
+        with mock.patch.object(module, FLASHINFER, _past_triton, create=True):
+            yield
+        self._operation = self._chunk_indices = None
 
     def refusal(self, signature: Signature) -> str:
         if signature.z or signature.seq_idx or signature.layout != "engine":

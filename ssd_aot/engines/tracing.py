@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from ssd_aot.engines.engine import Engine, engine
+from ssd_aot.engines.engine import engine
 from ssd_aot.engines.presenting import presented
-from ssd_aot.errors import HostError, SpecError
+from ssd_aot.errors import HostError
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import CapturedLaunch, capturing
@@ -28,11 +28,10 @@ def trace_engine(
     """Every launch of the signatures on `target`, sorted; for a process of its own, which has not
     imported the engine yet.
 
-    Raises SpecError for a signature that the engine never calls with, HostError for an engine that
-    does not take the stand-in for a GPU or launches nothing.
+    The signatures are those that the engine calls with. Raises HostError for an engine that does
+    not take the stand-in for a GPU or launches nothing.
     """
     source = engine(name)
-    check_reachable(source, signatures)
     found: dict[CapturedLaunch, list[str]] = {}
     traced: dict[Signature, dict[CapturedLaunch, None]] = {}
     seen: dict[CapturedLaunch, None] = {}
@@ -60,16 +59,3 @@ def trace_engine(
         )
     ordered = sorted(found.items(), key=lambda item: str(item[0].launch))
     return tuple(TracedLaunch(launch, tuple(ids)) for launch, ids in ordered)
-
-
-def check_reachable(source: Engine, signatures: Sequence[Signature]) -> None:
-    for signature in signatures:
-        reason = source.refusal(signature)
-        if reason:
-            raise SpecError(
-                f"{source.name} has no such call",
-                where=signature.id,
-                found=reason,
-                wanted=f"signatures that {source.name} serves",
-                mend="drop the axis value from the matrix, or use exclude",
-            )
