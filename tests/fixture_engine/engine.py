@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from signature_builders import signature
 
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, passed_over
+from ssd_aot.engines.operation_modules import operation_module
 from ssd_aot.engines.tracing import trace_engine
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target, target
@@ -30,9 +31,10 @@ class FixtureEngine:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        with passed_over((self.package,)):
-            self._operation = operation_module(f"{self.package}.operation")
-            yield
+        name = f"{self.package}.operation"
+        self._operation = operation_module(name)
+        yield
+        del sys.modules[name]
 
     def refusal(self, signature: Signature) -> str:
         return "the fixture makes batches alone" if signature.is_cont_batched else ""
