@@ -25,7 +25,7 @@ from ssd_aot.archive.image import (
     blob_path,
 )
 from ssd_aot.archive.labels import DIGEST, PREFIX
-from ssd_aot.archive.members import MAX_BYTES, MAX_MANIFEST_BYTES
+from ssd_aot.archive.members import MAX_BYTES
 from ssd_aot.archive.reading import Contents, read_bundle
 from ssd_aot.bundle.pin import refuse_other
 from ssd_aot.errors import BundleError
@@ -35,8 +35,8 @@ T = TypeVar("T")
 MAX_DOCUMENT_BYTES = 4 << 20
 """Of a manifest or index: what registries take at least, by the OCI distribution specification."""
 
-MAX_LAYER_BYTES = 2 * MAX_BYTES + MAX_MANIFEST_BYTES
-"""Headers and padding may double the bytes of a bundle of very small files."""
+MAX_LAYER_BYTES = 2 * MAX_BYTES
+"""Headers and padding come to the bytes of the files."""
 
 _PLAIN_TYPE = "application/vnd.oci.image.layer.v1.tar"
 _DOCKER_TYPE = "application/vnd.docker.image.rootfs.diff.tar.gzip"
@@ -89,20 +89,20 @@ class _Layout:
         return contents
 
     def _check_version(self) -> None:
-        document = self._document(LAYOUT_FILE, self._plain(LAYOUT_FILE))
-        version = _field(document, "imageLayoutVersion", str, LAYOUT_FILE)
+        name, document = self._plain_document(LAYOUT_FILE)
+        version = _field(document, "imageLayoutVersion", str, name)
         if not version.startswith("1."):
-            raise _refuse("an image layout that is not read here", LAYOUT_FILE, version, "1.0.0")
+            raise _refuse("an image layout that is not read here", name, version, "1.0.0")
 
     def _manifest(self) -> tuple[str, Any]:
-        index = self._document(INDEX_FILE, self._plain(INDEX_FILE))
-        images = _field(index, "manifests", list, INDEX_FILE)
+        place, index = self._plain_document(INDEX_FILE)
+        images = _field(index, "manifests", list, place)
         if len(images) != 1:
-            raise _refuse("not one image in the layout", str(self._folder / INDEX_FILE),
-                          f"{len(images)} images", "one", _ALONE)  # fmt: skip
-        kind, digest, size = _descriptor(images[0], f"{INDEX_FILE}: manifests[0]")
+            found = f"{len(images)} images"
+            raise _refuse("not one image in the layout", place, found, "one", _ALONE)
+        kind, digest, size = _descriptor(images[0], f"{place}: manifests[0]")
         if kind != MANIFEST_TYPE:
-            raise _refuse("not an image in the layout", INDEX_FILE, kind, MANIFEST_TYPE, _ALONE)
+            raise _refuse("not an image in the layout", place, kind, MANIFEST_TYPE, _ALONE)
         with self._blob(digest, size, MAX_DOCUMENT_BYTES) as file:
             name = f"{self._folder}: manifest {digest}"
             return name, self._document(name, file.read())
@@ -123,13 +123,15 @@ class _Layout:
             found = str(error) if isinstance(error, ValueError) else "nesting without end"
             raise _refuse("not JSON", name, found, "JSON") from None
 
-    def _plain(self, name: str) -> bytes:
+    def _plain_document(self, name: str) -> tuple[str, Any]:
+        """A document that no digest protects, after the place of its file."""
+        place = str(self._folder / name)
         with self._open(name) as file:
             data = file.read(MAX_DOCUMENT_BYTES + 1)
         if len(data) > MAX_DOCUMENT_BYTES:
-            wanted = f"at most {MAX_DOCUMENT_BYTES}"
-            raise _refuse("a document too large", name, f"more than {wanted[8:]} bytes", wanted)
-        return data
+            found = f"more than {MAX_DOCUMENT_BYTES} bytes"
+            raise _refuse("a document too large", place, found, f"at most {MAX_DOCUMENT_BYTES}")
+        return place, self._document(place, data)
 
     def _blob(self, digest: str, size: int, most: int) -> BufferedReader:
         """The blob, opened at its start once all of it was found to be what it should be."""
