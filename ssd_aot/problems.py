@@ -65,22 +65,23 @@ class Problem:
     def state_dtype(self) -> torch.dtype:
         return DTYPES[self.signature.state_dtype]
 
-    def run(self, *, final_states: bool = True) -> Results:
+    def run(self, *, final_states: bool = True, paged: bool = False) -> Results:
         """Call the operation that the signature selects, into outputs filled with NaN.
 
-        Packed calls write final states into shuffled slots of a cache. `final_states` matters for
-        batch calls, which can do without.
+        Packed calls write final states into shuffled slots of a cache, which with `paged` are
+        pages that begin with a column of the convolution's state. `final_states` matters for batch
+        calls, which can do without.
         """
-        return (
-            self._run_packed() if self.signature.is_cont_batched else self._run_batch(final_states)
-        )
+        if self.signature.is_cont_batched:
+            return self._run_packed(paged)
+        return self._run_batch(final_states)
 
-    def _run_packed(self) -> Results:
+    def _run_packed(self, paged: bool) -> Results:
         s, out = self.signature, _poisoned(self.x.shape, self.x)
         cache = slots = None
         if not s.intermediate_states:
             count = len(self.lengths)
-            cache = _states(s, count + 1, self.x.device)
+            cache = (_paged_states if paged else _states)(s, count + 1, self.x.device)
             slots = torch.arange(count, 0, -1, dtype=torch.int32, device=self.x.device)
             _poison(cache)
         states = ops.mamba_chunk_scan_combined_varlen(
@@ -206,6 +207,19 @@ def _states(signature: Signature, count: int, device: torch.device) -> Tensor:
     odd = 1 if s.layout == "unaligned" else 0
     shape = (count, s.nheads, s.headdim, s.dstate + odd)
     return torch.empty(shape, dtype=DTYPES[s.state_dtype], device=device)[..., odd:]
+
+
+def _paged_states(signature: Signature, count: int, device: torch.device) -> Tensor:
+    """As `_states`, each slot behind a column of the convolution's state."""
+    s = signature
+    odd = 1 if s.layout == "unaligned" else 0
+    channels = s.nheads * s.headdim + 2 * s.ngroups * s.dstate
+    dtype = DTYPES[s.state_dtype]
+    column = channels * DTYPES[s.dtype].itemsize // dtype.itemsize
+    pages = torch.empty(
+        count, column + s.nheads * s.headdim * (s.dstate + odd), dtype=dtype, device=device
+    )
+    return pages[:, column:].view(count, s.nheads, s.headdim, s.dstate + odd)[..., odd:]
 
 
 def _indices(values: Sequence[int], device: torch.device) -> Tensor:

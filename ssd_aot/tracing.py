@@ -8,7 +8,7 @@ launches in place of running them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -42,10 +42,19 @@ def trace(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
     capture = Capture(rule)
     with executing(capture):
         for batch in batches(signature, rule.walk_tokens + 1):
-            problem = make_problem(
-                signature, batch.lengths, device="meta", decode_tokens=batch.decode_tokens
-            )
-            problem.run(final_states=True)
-            if not signature.is_cont_batched:
-                problem.run(final_states=False)
+            for shaped in _shapes(signature):
+                problem = make_problem(
+                    shaped, batch.lengths, device="meta", decode_tokens=batch.decode_tokens
+                )
+                problem.run(final_states=True, paged=batch.paged)
+                if not signature.is_cont_batched:
+                    problem.run(final_states=False)
     return tuple(capture.seen)
+
+
+def _shapes(signature: Signature) -> tuple[Signature, ...]:
+    """The signature as its problems are shaped: views without alignment to rely on may have some,
+    as those of a single token do."""
+    if signature.layout != "unaligned":
+        return (signature,)
+    return signature, replace(signature, layout="engine")

@@ -14,16 +14,21 @@ MOST_TOKENS = 2**18
 @dataclass(frozen=True)
 class Batch:
     """Sequences of these lengths, behind `decode_tokens` tokens of running requests that share
-    the rows of the projection and the convolution."""
+    the rows of the projection and the convolution; `paged` where the state cache's slots are pages
+    that hold the convolution's state too."""
 
     lengths: tuple[int, ...]
     decode_tokens: int = 0
+    paged: bool = False
+
+
+PLACES = ((0, False), (1, False), (2, True))
+"""Behind none, an odd and an even number of decode tokens, the state cache dense or in pages."""
 
 
 def batches(signature: Signature, cut_tokens: int) -> Iterator[Batch]:
     """Batches over the ends of the ranges: fewest and most sequences, shortest and longest tokens
-    and just enough for a sequence of `cut_tokens`, behind none, an odd and an even number of decode
-    tokens.
+    and just enough for a sequence of `cut_tokens`, in all of `PLACES`.
 
     A chunk-aligned signature has lengths that are multiples of its chunk size.
     """
@@ -31,11 +36,14 @@ def batches(signature: Signature, cut_tokens: int) -> Iterator[Batch]:
     low, high = signature.num_seqs
     for num_seqs in sorted({low, min(low + 1, high), high}):
         longest = longest_length(signature, num_seqs)
-        cut = cut_length(signature, num_seqs, cut_tokens)
-        lengths = {unit, min(signature.chunk_size, longest), min(cut, longest), longest}
-        for length in sorted(lengths):
-            for decode_tokens in (0, 1, 2):
-                yield Batch((length,) * num_seqs, decode_tokens)
+        cut = cut_lengths(signature, num_seqs, cut_tokens)
+        alike = {unit, min(signature.chunk_size, longest), longest}
+        lengths = {(length,) * num_seqs for length in alike}
+        if sum(cut) <= longest * num_seqs:
+            lengths.add(cut)
+        for each in sorted(lengths):
+            for decode_tokens, paged in PLACES:
+                yield Batch(each, decode_tokens, paged)
 
 
 def longest_length(signature: Signature, num_seqs: int) -> int:
@@ -46,9 +54,11 @@ def longest_length(signature: Signature, num_seqs: int) -> int:
     return max(unit, tokens // num_seqs // unit * unit)
 
 
-def cut_length(signature: Signature, num_seqs: int, cut_tokens: int) -> int:
-    """Tokens of each of `num_seqs` sequences that leave room for one of `cut_tokens`, as far as
-    the host can tell: packed, it knows their sum alone."""
+def cut_lengths(signature: Signature, num_seqs: int, cut_tokens: int) -> tuple[int, ...]:
+    """The fewest tokens of `num_seqs` sequences that leave room for one of `cut_tokens`, as far as
+    the host can tell: packed, it knows their sum alone, so all but the first are the shortest."""
     unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
-    each = -(-cut_tokens // num_seqs) if signature.is_cont_batched else cut_tokens
-    return -(-each // unit) * unit
+    units = -(-cut_tokens // unit)
+    if not signature.is_cont_batched:
+        return (units * unit,) * num_seqs
+    return (max(units - num_seqs + 1, 1) * unit, *(unit,) * (num_seqs - 1))

@@ -10,7 +10,7 @@ from ssd_aot.launches import Launch, canonical_json
 from ssd_aot.layouts import SHORT_WORK, Form, FormRule, ScanLayout
 from ssd_aot.operation import launches
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.batches import cut_length, longest_length
+from ssd_aot.sources.batches import cut_lengths, longest_length
 
 MODULES = {
     "decay": "ssd_aot.kernels.decay",
@@ -67,6 +67,9 @@ def kernel_sources(
     )
 
 
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
 def enumerate_launches(signature: Signature, rule: FormRule) -> tuple[Launch, ...]:
     """The launches the launcher can ask for under a signature, from the signature alone.
 
@@ -86,7 +89,7 @@ def _forms(signature: Signature, layout: ScanLayout, rule: FormRule) -> list[For
     forms: list[Form] = ["walk"]
     fewest = signature.num_seqs[0]
     most = longest_length(signature, fewest) * fewest
-    cut = cut_length(signature, fewest, rule.walk_tokens + 1) * fewest
+    cut = sum(cut_lengths(signature, fewest, rule.walk_tokens + 1))
     if fewest * signature.nheads >= rule.walk_programs or cut > most:
         return forms
     if cut * signature.nheads <= SHORT_WORK:
@@ -134,11 +137,29 @@ def _layouts(signature: Signature) -> tuple[ScanLayout, ...]:
             ngroups=s.ngroups,
             types=tuple((types | output).items()),
             strides=(),
-            aligned=s.layout == "engine" and all(size % 16 == 0 for size in (s.headdim, s.dstate)),
+            aligned=aligned,
             packed=s.is_cont_batched,
             d_form=forms[s.D],  # type: ignore[arg-type]
             dt_softplus=s.dt_softplus,
             dt_limit=(0.0, float("inf")),
         )
         for output in outputs
+        for aligned in _alignments(s)
     )
+
+
+def _alignments(s: Signature) -> tuple[bool, ...]:
+    """Whether all vectors of a call start on 16 bytes and 16 elements: always, never, or as the
+    call happens to be.
+
+    Views without alignment to rely on have some by chance: of one token, a row's stride is that of
+    its heads. And the slots of a state cache in pages are apart by the convolution's state too, a
+    number of columns that changes with the speculative tokens.
+    """
+    if s.headdim % 16 or s.dstate % 16:
+        return (False,)
+    if s.layout == "unaligned":
+        return (False, True)
+    column_bytes = (s.nheads * s.headdim + 2 * s.ngroups * s.dstate) * BYTES[s.dtype]
+    pages = s.is_cont_batched and not s.intermediate_states
+    return (True, False) if pages and column_bytes % (16 * BYTES[s.state_dtype]) else (True,)
