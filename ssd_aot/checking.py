@@ -10,8 +10,10 @@ from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts
 from ssd_aot.bundle.pin import pinned_digest
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
+from ssd_aot.coverage import coverage
 from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
 from ssd_aot.findings import Finding, Report
+from ssd_aot.fuzzing.checking import Fuzzing, fuzzed
 from ssd_aot.layouts import FormRule
 from ssd_aot.operation import launch_abi
 from ssd_aot.progress import ProgressPrinter
@@ -29,11 +31,13 @@ def check_bundle(
     gpu: str | None = None,
     digest: str | None = None,
     run: bool = False,
+    fuzz: Fuzzing | None = None,
 ) -> Report:
     """Everything `verify` can check here about the bundle at `path`.
 
     The plan is derived from `specs`, else from the spec inside the bundle where its source is at
-    hand. With `run`, every signature is executed on the GPU here.
+    hand. With `run`, every signature is executed on the GPU here; with `fuzz`, random batches that
+    the same spec promises are held against the bundle's launches.
 
     Raises `SpecError` for a spec that cannot be used, `HostError` when the given spec's source is
     not here or `run` finds no GPU.
@@ -57,7 +61,13 @@ def check_bundle(
         gpu=target(gpu, "--gpu").name if gpu else None,
         digest=pinned,
     )
-    report = replace(report, findings=(*report.findings, *_launch_interface(bundle)))
+    report = replace(
+        report,
+        findings=(*report.findings, *_launch_interface(bundle)),
+        supplements=(("coverage", coverage(bundle.manifest, required)),),
+    )
+    if fuzz is not None:
+        report = fuzzed(report, bundle.manifest, spec, required, fuzz)
     return replace(report, findings=(*report.findings, *_run(bundle, report, run)))
 
 

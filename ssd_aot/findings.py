@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ssd_aot.errors import SsdAotError
 
@@ -40,13 +40,25 @@ class Finding:
                 yield from _wrapped(f"  {label + ':':<8}", value)
 
 
+class Supplement(Protocol):
+    """More than findings: what a report shows and holds under a name of its own."""
+
+    def to_json(self) -> Any: ...
+
+    def lines(self) -> Iterable[str]: ...
+
+
 @dataclass(frozen=True)
 class Report:
-    """All findings about a bundle; `digest` is empty where its manifest could not be read."""
+    """All findings about a bundle; `digest` is empty where its manifest could not be read.
+
+    `supplements` go by the name they have in the JSON form.
+    """
 
     bundle: str
     digest: str
     findings: tuple[Finding, ...]
+    supplements: tuple[tuple[str, Supplement], ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -68,6 +80,7 @@ class Report:
             "digest": self.digest,
             "passed": self.passed,
             "findings": [asdict(finding) for finding in self.findings],
+            **{name: supplement.to_json() for name, supplement in self.supplements},
         }
 
     def __str__(self) -> str:
@@ -79,6 +92,8 @@ class Report:
             if len(alike) > SHOWN_ALIKE:
                 more = len(alike) - SHOWN_ALIKE
                 lines += _wrapped(f"{status:<12}", f"{check}: {more} more, all shown with --json")
+        for _, supplement in self.supplements:
+            lines += supplement.lines()
         failed = len(self.failures)
         outcome = "verified" if self.passed else f"NOT verified: {failed} failed"
         lines += _wrapped("", f"{self.bundle}: {outcome}")

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable
 from typing import Any
 
 from ssd_aot.bundle.manifest import FORMAT, CodeObject, Manifest, VariantEntry
 from ssd_aot.bundle.store import Bundle
-
-WIDTH = 80
-WIDEST_CELL = 14
-"""In columns, but for the first of a table: five such cells still leave it room."""
+from ssd_aot.coverage import coverage
+from ssd_aot.coverage_table import coverage_lines
+from ssd_aot.tables import cut, field, table
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:
     """The bundle as plain JSON values, from its manifest alone; sizes in bytes."""
+    return {**_facts(bundle), "coverage": coverage(bundle.manifest).to_json()}
+
+
+def _facts(bundle: Bundle) -> dict[str, Any]:
     manifest = bundle.manifest
     objects = {entry.object.sha256: entry.object for entry in manifest.variants}
     toolchain = vars(manifest.toolchain)
@@ -45,7 +46,6 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         },
         "tuning": _tuning(manifest.variants),
         "kernels": _kernels(manifest),
-        "coverage": _coverage(manifest),
     }
 
 
@@ -80,27 +80,9 @@ def _range(values: Iterable[int]) -> list[int]:
     return [found[0], found[-1]]
 
 
-def _coverage(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """By model: the covered values of each axis and how many signatures they make."""
-    axes = ("tp", "dtype", "state_dtype", "chunk_size")
-    models: dict[str, dict[str, Any]] = {}
-    for _, signature in manifest.signatures:
-        row = models.setdefault(
-            str(signature.get("model", "")), {"signatures": 0, **{axis: set() for axis in axes}}
-        )
-        row["signatures"] += 1
-        for axis in axes:
-            if axis in signature:
-                row[axis].add(signature[axis])
-    return {
-        model: {name: sorted(v) if isinstance(v, set) else v for name, v in row.items()}
-        for model, row in sorted(models.items())
-    }
-
-
 def render(bundle: Bundle) -> str:
     """`describe` for a terminal, no line longer than 80 columns."""
-    data = describe(bundle)
+    data = _facts(bundle)
     source, toolchain = data["source"], data["toolchain"]
     fields = [
         ("bundle", data["path"]),
@@ -120,25 +102,15 @@ def render(bundle: Bundle) -> str:
         ("objects", f"{data['objects']['count']}, {data['objects']['bytes']:,} bytes"),
         ("tuned", ", ".join(_status(name, n) for name, n in data["tuning"].items()) or "nothing"),
     ]
-    lines = [line for name, value in fields for line in _field(name, value)]
-    lines += [f"{'missing':<11}{line}" for name in data["missing"] for line in _cut(name, 69)]
-    lines += ["", *_kernel_table(data["kernels"]), "", *_coverage_table(data["coverage"])]
+    lines = [line for name, value in fields for line in field(name, value)]
+    lines += [f"{'missing':<11}{line}" for name in data["missing"] for line in cut(name, 69)]
+    lines += ["", *_kernel_table(data["kernels"]), "", *coverage_lines(coverage(bundle.manifest))]
     return "\n".join(lines)
 
 
 def _status(name: str, counts: dict[str, int]) -> str:
     unchecked = f" ({counts['unchecked']} unchecked)" if counts["unchecked"] else ""
     return f"{counts['variants']} {name}{unchecked}"
-
-
-def _field(name: str, value: str) -> list[str]:
-    return textwrap.wrap(
-        value,
-        WIDTH,
-        initial_indent=f"{name:<11}",
-        subsequent_indent=" " * 11,
-        break_on_hyphens=False,
-    )
 
 
 def _kernel_table(kernels: dict[str, dict[str, Any]]) -> list[str]:
@@ -148,35 +120,9 @@ def _kernel_table(kernels: dict[str, dict[str, Any]]) -> list[str]:
     for name, row in kernels.items():
         ranges = [_spelled(row[key]) for key in ("registers", "shared_bytes", "spill_bytes")]
         rows.append((name, str(row["variants"]), *ranges, str(row["spilling"])))
-    return _table(rows)
-
-
-def _coverage_table(models: dict[str, dict[str, Any]]) -> list[str]:
-    rows: list[tuple[str, ...]] = [("model", "tp", "dtype", "state", "chunk", "signatures")]
-    for name, row in models.items():
-        axes = [" ".join(map(str, row[a])) for a in ("tp", "dtype", "state_dtype", "chunk_size")]
-        rows.append((name, *axes, str(row["signatures"])))
-    return _table(rows)
+    return table(rows)
 
 
 def _spelled(bounds: list[int]) -> str:
     low, high = bounds
     return str(low) if low == high else f"{low}..{high}"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they need, long cells wrapped so that the whole fits the terminal."""
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    widths = [min(width, WIDEST_CELL) for width in others]
-    widths.insert(0, min(first, WIDTH - sum(widths) - 2 * len(widths)))
-    lines = []
-    for row in rows:
-        cells = [_cut(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for texts in zip_longest(*cells, fillvalue=""):
-            padded = (f"{text:<{width}}" for text, width in zip(texts, widths, strict=True))
-            lines.append("  ".join(padded).rstrip())
-    return lines
-
-
-def _cut(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

@@ -16,6 +16,15 @@ import click
 @click.option("--digest", metavar="SHA256", help="Check that it is exactly this bundle.")
 @click.option("--run", "run_signatures", is_flag=True,
               help="Run every signature on the GPU here and check its results.")  # fmt: skip
+@click.option(
+    "--fuzz",
+    "batches",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Draw N random serving batches and look up every launch; needs no GPU.",
+)
+@click.option("--seed", type=int, default=0, show_default=True,
+              help="Which random batches --fuzz draws.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def verify(
     bundle: str,
@@ -23,12 +32,18 @@ def verify(
     gpu: str | None,
     digest: str | None,
     run_signatures: bool,
+    batches: int | None,
+    seed: int,
     as_json: bool,
 ) -> None:
     """Check that a bundle is whole, untouched, complete and right for this host."""
     from ssd_aot.checking import check_bundle
+    from ssd_aot.fuzzing.checking import Fuzzing
 
-    report = check_bundle(bundle, specs=specs, gpu=gpu, digest=digest, run=run_signatures)
+    fuzz = Fuzzing(batches, seed) if batches else None
+    report = check_bundle(
+        bundle, specs=specs, gpu=gpu, digest=digest, run=run_signatures, fuzz=fuzz
+    )
     click.echo(json.dumps(report.to_json()) if as_json else str(report))
     if not report.passed:
         sys.exit(1)

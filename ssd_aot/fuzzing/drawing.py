@@ -103,13 +103,14 @@ class Drawer:
             room = (budget - tokens) // (1 + drafts)
             decoding = min(any_of(draw, 0, seats - sequences), room)
         taken = tokens + decoding * (1 + drafts)
+        enough = 2 * sum(cached) + 4 * taken + decoding * own.unit
         cut = draw.random() < 0.3
         server = Server(
             seats=seats,
             budget_tokens=taken if cut else budget,
             unit=own.unit,
             drafts=drafts,
-            memory_tokens=2 * sum(cached) + 4 * taken if draw.random() < 0.3 else None,
+            memory_tokens=enough if draw.random() < 0.3 else None,
         )
         scheduler = Scheduler(server, draw)
         scheduler.decode(decoding)

@@ -80,6 +80,10 @@ class FuzzReport:
             "misses": [miss.to_json() for miss in self.misses],
         }
 
+    def lines(self) -> tuple[str, ...]:
+        """Nothing that the findings do not say."""
+        return ()
+
 
 def held(manifest: Manifest) -> tuple[Held, ...]:
     """What a bundle holds, by target."""

@@ -1,0 +1,111 @@
+"""Fuzzing what `verify` checks and what `plan` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ssd_aot.bundle.manifest import Manifest, TargetEntry
+from ssd_aot.errors import HostError
+from ssd_aot.findings import Finding, Report
+from ssd_aot.layouts import FormRule
+from ssd_aot.progress import ProgressPrinter
+from ssd_aot.spec import Spec
+
+if TYPE_CHECKING:
+    from ssd_aot.completeness import RequiredPlan
+    from ssd_aot.fuzzing.fuzzer import FuzzReport
+    from ssd_aot.plan import Plan
+    from ssd_aot.targets import Target
+
+
+@dataclass(frozen=True)
+class Fuzzing:
+    """How much to fuzz: `batches` in all, the same ones for the same seed."""
+
+    batches: int
+    seed: int = 0
+
+
+def fuzzed(
+    report: Report,
+    manifest: Manifest,
+    spec: Spec | None,
+    required: RequiredPlan | None,
+    fuzzing: Fuzzing,
+) -> Report:
+    """The report with what fuzzing the bundle found; `spec` is the bundle's own when None."""
+    # Imported here: launch code needs torch, which a verification without fuzzing can spare.
+    from ssd_aot.fuzzing.fuzzer import fuzz, held
+    from ssd_aot.fuzzing.launch_code import launch_code
+
+    code = launch_code(manifest.source.name)
+    if code is None:
+        what = f"this release has no launch code to draw batches for: {manifest.source.name}"
+        finding = Finding("not checked", "fuzz", what)
+        return replace(report, findings=(*report.findings, finding))
+    found = fuzz(
+        spec or Spec.from_normalised(manifest.spec),
+        code,
+        held(manifest),
+        batches=fuzzing.batches,
+        seed=fuzzing.seed,
+        planned=_planned(manifest, required),
+        on_progress=ProgressPrinter(),
+    )
+    return replace(
+        report,
+        findings=(*report.findings, *found.findings()),
+        supplements=(*report.supplements, ("fuzz", found)),
+    )
+
+
+def _planned(manifest: Manifest, required: RequiredPlan | None) -> Collection[tuple[str, str]]:
+    every = tuple(target.name for target in manifest.targets)
+    return {
+        (target, need.launch.identity)
+        for need in (required.launches if required else ())
+        for target in need.targets or every
+    }
+
+
+def fuzz_plan(spec: Spec, targets: Sequence[Target], plan: Plan, fuzzing: Fuzzing) -> FuzzReport:
+    """The same for a plan that nobody has built yet, by the default form rules. A miss is a gap in
+    the planner. Raises HostError for a source without launch code here."""
+    from ssd_aot.fuzzing.fuzzer import Held, fuzz
+    from ssd_aot.fuzzing.launch_code import launch_code
+
+    code = launch_code(spec.source)
+    if code is None:
+        raise HostError(
+            "this release has no launch code to draw batches for",
+            where="--fuzz",
+            found=f"source {spec.source}",
+            wanted="builtin",
+            mend="leave --fuzz out",
+        )
+    there = [
+        Held(
+            _entry(target),
+            tuple(planned.launch for planned in plan.launches if planned.target == target),
+        )
+        for target in targets
+    ]
+    return fuzz(
+        spec, code, there,
+        batches=fuzzing.batches, seed=fuzzing.seed, on_progress=ProgressPrinter(),
+    )  # fmt: skip
+
+
+def _entry(target: Target) -> TargetEntry:
+    rule = FormRule.for_gpu(target.multiprocessors)
+    return TargetEntry(
+        name=target.name,
+        arch=target.arch,
+        capability=target.capability,
+        shared_bytes_optin=target.shared_bytes_optin,
+        multiprocessors=target.multiprocessors,
+        walk_programs=rule.walk_programs,
+        walk_tokens=rule.walk_tokens,
+    )
