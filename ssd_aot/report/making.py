@@ -13,6 +13,7 @@ from typing import Any
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import HostError
 from ssd_aot.report.bench_results import read_bench
+from ssd_aot.report.vocabulary import size
 from ssd_aot.tuning.choices import find_records
 
 NEEDED = ("jinja2", "markupsafe", "matplotlib")
@@ -34,7 +35,7 @@ class MadeReport:
 
     def __str__(self) -> str:
         with_bench = f", with {self.bench}" if self.bench else ""
-        return f"{self.path}: {self.bytes / 1e6:.1f} MB{with_bench}\ndigest {self.digest}"
+        return f"{self.path}: {size(self.bytes)}{with_bench}\ndigest {self.digest}"
 
 
 def make_report(
