@@ -43,7 +43,7 @@ class Member:
 
     @property
     def header(self) -> bytes:
-        """One block, or three with the path in an extended header where it is too long for one."""
+        """One block, and an extended header before it where the path is too long for one."""
         info = tarfile.TarInfo(self.path)
         info.size = self.size_bytes or 0
         info.mtime = EARLIEST_TIME
