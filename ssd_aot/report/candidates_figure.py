@@ -22,8 +22,8 @@ HEAD, LINE, FOOT = 50, 21, 6
 TAG, COLUMN, NUMBER = 104, 44, 48
 """Pixels across: the column of tags, one for a parameter at least, and one for a number."""
 
-TEXT_LINE = 15
-"""Pixels of a line of words on a narrow figure, where words stand above their marks."""
+TEXT_LINE, TIME = 15, 78
+"""Pixels of a line of words on a narrow figure, and of the time to the right of the last."""
 
 MANY_TIMES = 4.0
 """From this ratio of the slowest to the fastest on, the axis is logarithmic."""
@@ -35,10 +35,12 @@ LETTER = 6.4
 @dataclass(frozen=True)
 class _Line:
     """A candidate's line: `top` and `bottom` of all of it and `middle` of its marks, in pixels;
-    `ratios` are its times, each relative to the best of that batch."""
+    `ratios` are its times, each relative to the best of that batch; `words` stand above the marks,
+    where they do."""
 
     trial: CandidateTrial
     ratios: tuple[float, ...]
+    words: list[str]
     top: float
     middle: float
     bottom: float
@@ -50,7 +52,7 @@ def candidates_figure(member: Member, width: int = WIDE) -> Figure:
     narrow = width <= NARROW
     trials = member.trials()
     parameters = telling([trial.configuration for trial in trials])
-    lines = _lines(trials, narrow)
+    lines = _lines(trials, parameters if narrow else None)
     height = lines[-1].bottom + FOOT
     figure = blank(width, height)
     words = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
@@ -60,7 +62,7 @@ def candidates_figure(member: Member, width: int = WIDE) -> Figure:
             words.axhspan(line.top, line.bottom, color=PAINT["band"], linewidth=0)
     if narrow:
         left, right = 8.0, width - 12.0
-        _words_above(words, lines, parameters, width)
+        _words_above(words, lines, width)
     else:
         left = TAG + sum(map(_column, parameters)) + 14.0
         right = width - 3.0 * NUMBER - 8
@@ -98,19 +100,27 @@ def tag(trial: CandidateTrial) -> str:
     return ", ".join(name for name, true in names if true)
 
 
-def _lines(trials: Sequence[CandidateTrial], narrow: bool) -> list[_Line]:
+def _lines(trials: Sequence[CandidateTrial], parameters: Sequence[str] | None) -> list[_Line]:
+    """The lines below each other, with the words of `parameters` above the marks of each."""
     timed = [t.trial.times_us for t in trials if t.score is not None]
     best = [min(column) for column in zip(*timed, strict=True)]
     lines: list[_Line] = []
     top = float(HEAD)
     for trial in trials:
-        above = TEXT_LINE * (1 + bool(tag(trial))) + 2 if narrow else 0
+        words: list[str] = []
+        if parameters is not None:
+            # Only behind a dot may a line end.
+            text = compact_words(trial.configuration, parameters).replace(" ", "\u00a0")
+            broken = textwrap.wrap(text.replace("·\u00a0", "· "), int((NARROW - TIME) / LETTER))
+            words = [*filter(None, [tag(trial)]), *broken]
+        above = TEXT_LINE * len(words) + 2 if words else 0
         ratios = (
             tuple(time / least for time, least in zip(trial.trial.times_us, best, strict=True))
             if trial.score is not None
             else ()
         )
-        lines.append(_Line(trial, ratios, top, top + above + LINE / 2, top + above + LINE))
+        bottom = top + above + LINE
+        lines.append(_Line(trial, ratios, words, top, top + above + LINE / 2, bottom))
         top = lines[-1].bottom
     return lines
 
@@ -144,20 +154,17 @@ def _column(parameter: str) -> float:
     return max(COLUMN, LETTER * max(map(len, heading(parameter))) + 10)
 
 
-def _words_above(
-    words: Axes, lines: Sequence[_Line], parameters: Sequence[str], width: float
-) -> None:
+def _words_above(words: Axes, lines: Sequence[_Line], width: float) -> None:
     for line in lines:
         y = line.top + TEXT_LINE / 2 + 3
-        if tag(line.trial):
-            words.text(8, y, tag(line.trial), fontweight="bold", fontsize=11, va="center",
-                       color=PAINT["measured" if line.trial.held else "ink"])  # fmt: skip
-            y += TEXT_LINE
-        words.text(8, y, compact_words(line.trial.configuration, parameters), fontsize=11,
-                   color=PAINT["ink"], va="center")  # fmt: skip
+        for row, text in enumerate(line.words):
+            named = row == 0 and text == tag(line.trial)
+            words.text(8, y + TEXT_LINE * row, text, fontsize=11, va="center",
+                       fontweight="bold" if named else "normal",
+                       color=PAINT["measured" if named and line.trial.held else "ink"])  # fmt: skip
         time = _numbers(line.trial)[0]
-        words.text(width - 8, y, f"{time} µs" if time else "", fontsize=11, color=PAINT["ink"],
-                   ha="right", va="center")  # fmt: skip
+        words.text(width - 8, y + TEXT_LINE * (len(line.words) - 1), f"{time} µs" if time else "",
+                   fontsize=11, color=PAINT["ink"], ha="right", va="center")  # fmt: skip
 
 
 def _scale(strip: Axes, slowest: float) -> None:
