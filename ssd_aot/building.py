@@ -72,13 +72,15 @@ def build(
         refuse_untuned([(str(planned), choice.tuning) for planned, choice in choices.items()])
     plan = replace(plan, launches=tuple(choices))
     with BuildCache.beside(out) as cache:
-        rounds = compile_first_fitting(plan, jobs, cache, max_spill_bytes, on_progress)
+        rounds = compile_first_fitting(
+            plan, jobs, cache, max_spill_bytes, on_progress, keep_going=keep_going
+        )
         failures = rounds.failures()
         if failures and not keep_going:
             raise BuildError(
                 f"{len(failures)} of {plan.variants} launches could not be built",
                 where=str(place),
-                found=_first(failures),
+                found=_first(failures, rounds.untried),
                 wanted="a candidate of each that compiles and fits its target",
                 mend="mend what is named, drop the signatures, or build with --keep-going",
             )
@@ -114,9 +116,10 @@ def _origins(choices: Iterable[Choice]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(Counter(str(c.origin) for c in choices if c.origin).items()))
 
 
-def _first(failures: Sequence[str]) -> str:
+def _first(failures: Sequence[str], untried: int) -> str:
     more = len(failures) - SHOWN_FAILURES
     shown = [*failures[:SHOWN_FAILURES], *([f"and {more} more"] if more > 0 else [])]
+    shown += [f"and {untried} not tried to the end"] if untried else []
     return "\n          ".join(shown)
 
 

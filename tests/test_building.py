@@ -282,7 +282,7 @@ def test_candidates_beyond_the_targets_shared_memory_are_dropped(
     """C43: by the target's limit, whatever the machine that builds; none left is a failure with
     both numbers."""
     small = replace(target("rtx-4090"), shared_bytes_optin=limit_bytes)
-    monkeypatch.setattr("ssd_aot.selecting.target", lambda name: small)
+    monkeypatch.setattr("ssd_aot.commands.selecting.target", lambda name, where: small)
     monkeypatch.setattr("ssd_aot.plan.candidates", few_candidates)
     spec, out = write_spec(tmp_path, SHORT), tmp_path / "b"
 
