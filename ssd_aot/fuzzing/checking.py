@@ -15,7 +15,7 @@ from ssd_aot.spec import Spec
 
 if TYPE_CHECKING:
     from ssd_aot.completeness import RequiredPlan
-    from ssd_aot.fuzzing.fuzzer import FuzzReport
+    from ssd_aot.fuzzing.fuzzer import FuzzReport, Held
     from ssd_aot.plan import Plan
     from ssd_aot.targets import Target
 
@@ -37,28 +37,42 @@ def fuzzed(
 ) -> Report:
     """The report with what fuzzing the bundle found; `spec` is the bundle's own when None."""
     # Imported here: launch code needs torch, which a verification without fuzzing can spare.
-    from ssd_aot.fuzzing.fuzzer import fuzz, held
-    from ssd_aot.fuzzing.launch_code import launch_code
+    from ssd_aot.fuzzing.fuzzer import held
 
-    code = launch_code(manifest.source.name)
-    if code is None:
+    own = spec or Spec.from_normalised(manifest.spec)
+    found = _fuzz(own, held(manifest), fuzzing, _planned(manifest, required))
+    if found is None:
         what = f"this release has no launch code to draw batches for: {manifest.source.name}"
         finding = Finding("not checked", "fuzz", what)
         return replace(report, findings=(*report.findings, finding))
-    found = fuzz(
-        spec or Spec.from_normalised(manifest.spec),
-        code,
-        held(manifest),
-        batches=fuzzing.batches,
-        seed=fuzzing.seed,
-        planned=_planned(manifest, required),
-        on_progress=ProgressPrinter(),
-    )
     return replace(
         report,
         findings=(*report.findings, *found.findings()),
         supplements=(*report.supplements, ("fuzz", found)),
     )
+
+
+def _fuzz(
+    spec: Spec,
+    there: Sequence[Held],
+    fuzzing: Fuzzing,
+    planned: Collection[tuple[str, str]] = (),
+) -> FuzzReport | None:
+    """None for a source without launch code to draw batches for."""
+    from ssd_aot.fuzzing.fuzzer import fuzz
+    from ssd_aot.fuzzing.launch_code import launch_code
+
+    code = launch_code(spec.source)
+    if code is not None:
+        return fuzz(
+            spec, code, there, batches=fuzzing.batches, seed=fuzzing.seed, planned=planned,
+            on_progress=ProgressPrinter(),
+        )  # fmt: skip
+    from ssd_aot.fuzzing.engines import FUZZED, fuzz_engine
+
+    if spec.source not in FUZZED:
+        return None
+    return fuzz_engine(spec, there, batches=fuzzing.batches, seed=fuzzing.seed, planned=planned)
 
 
 def _planned(manifest: Manifest, required: RequiredPlan | None) -> Collection[tuple[str, str]]:
@@ -73,18 +87,8 @@ def _planned(manifest: Manifest, required: RequiredPlan | None) -> Collection[tu
 def fuzz_plan(spec: Spec, targets: Sequence[Target], plan: Plan, fuzzing: Fuzzing) -> FuzzReport:
     """The same for a plan that nobody has built yet, by the default form rules. A miss is a gap in
     the planner. Raises HostError for a source without launch code here."""
-    from ssd_aot.fuzzing.fuzzer import Held, fuzz
-    from ssd_aot.fuzzing.launch_code import launch_code
+    from ssd_aot.fuzzing.fuzzer import Held
 
-    code = launch_code(spec.source)
-    if code is None:
-        raise HostError(
-            "this release has no launch code to draw batches for",
-            where="--fuzz",
-            found=f"source {spec.source}",
-            wanted="builtin",
-            mend="leave --fuzz out",
-        )
     there = [
         Held(
             _entry(target),
@@ -92,10 +96,16 @@ def fuzz_plan(spec: Spec, targets: Sequence[Target], plan: Plan, fuzzing: Fuzzin
         )
         for target in targets
     ]
-    return fuzz(
-        spec, code, there,
-        batches=fuzzing.batches, seed=fuzzing.seed, on_progress=ProgressPrinter(),
-    )  # fmt: skip
+    found = _fuzz(spec, there, fuzzing)
+    if found is None:
+        raise HostError(
+            "this release has no launch code to draw batches for",
+            where="--fuzz",
+            found=f"source {spec.source}",
+            wanted="builtin or vllm",
+            mend="leave --fuzz out",
+        )
+    return found
 
 
 def _entry(target: Target) -> TargetEntry:

@@ -118,7 +118,8 @@ def fuzz(
     `planned` holds (target, launch identity) of the spec's plan, to tell a bundle's gap from the
     planner's.
     """
-    promised = deployments(spec)
+    # A deployment that the source never serves has no call.
+    promised = tuple(own for own in deployments(spec) if code.calls(own))
     known = [(h.target, frozenset(launch.identity for launch in h.launches)) for h in there]
     asked: set[tuple[str, str]] = set()
     missing: dict[tuple[str, str], _Sighting] = {}

@@ -54,10 +54,6 @@ class Scheduler:
     _decoding: list[_Request] = field(default_factory=list)
     _now: int = 0
 
-    @property
-    def free_seats(self) -> int:
-        return self.server.seats - len(self._decoding) - len(self._prefilling)
-
     def decode(self, requests: int) -> None:
         """Let so many requests be in the middle of their replies."""
         stretch = heavy_tailed(self.draw) + 1
@@ -80,7 +76,9 @@ class Scheduler:
         sequences: list[Prefill] = []
         for request in tuple(self._prefilling):
             left -= self._prefill(request, left, sequences)
-        while self._waiting and self.free_seats > 0:
+        # A request keeps its seat to the end of the step, also one that is done by then.
+        seats = self.server.seats - len(self._decoding) - len(self._prefilling)
+        for _ in range(min(seats, len(self._waiting))):
             request = self._waiting[0]
             taken = self._prefill(request, left, sequences)
             if not taken:
