@@ -78,8 +78,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """All rows of one run, and the machine it ran on."""
+    """All rows of one run of the bundle with that digest, and the machine it ran on."""
 
+    digest: str
     machine: dict[str, str]
     rows: tuple[Row, ...]
     absent: dict[str, str]
@@ -124,7 +125,7 @@ def bench(bundle: Bundle, workloads: Sequence[Workload] = WORKLOADS) -> Bench:
         for contestant in entered:
             device = _device_time(contestant.call) if contestant.captured else None
             rows.append(Row(workload.name, contestant.name, hosts[contestant.name], device))
-    return Bench(_machine(), tuple(rows), absent)
+    return Bench(bundle.digest, _machine(), tuple(rows), absent)
 
 
 def _signature(workload: Workload) -> Signature:
