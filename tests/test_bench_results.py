@@ -29,10 +29,11 @@ def read(tmp_path: Path, value: Any) -> BenchResults:
 def test_what_bench_prints_is_read_whole(tmp_path: Path) -> None:
     timing = Timing(20.0, 19.0, 22.0)
     rows = (Row("512 tokens", "drop-in", timing, timing), Row("512 tokens", "graph", timing, None))
-    made = Bench({"GPU": "NVIDIA H200"}, rows, {"vllm": "not installed"})
+    made = Bench("ab" * 32, {"GPU": "NVIDIA H200"}, rows, {"vllm": "not installed"})
 
     found = read(tmp_path, made.to_json())
 
+    assert found.digest == made.digest
     assert found.gpu == "NVIDIA H200"
     assert found.workloads == ("512 tokens",)
     assert found.contestants(device=True) == ("drop-in",)
