@@ -10,7 +10,7 @@ from typing import Any
 
 from ssd_aot.axes import AXES
 from ssd_aot.coverage import Coverage, SignatureCoverage
-from ssd_aot.tables import WIDTH, table
+from ssd_aot.tables import WIDTH, fits, table
 
 SHOWN_GAPS = 20
 """How many uncovered signatures a terminal shows; the JSON form has them all."""
@@ -22,15 +22,15 @@ COLUMNS = (
     ("param_dtype", "params", "dtype"),
     ("state_dtype", "state", ""),
     ("chunk_size", "chunk", ""),
-    ("has_initstates", "initial", ""),
-    ("num_seqs", "sequences", ""),
+    ("has_initstates", "init", ""),
+    ("num_seqs", "seqs", ""),
     ("is_cont_batched", "packed", "IS_CONT_BATCHED"),
     ("D", "D", "D"),
     ("z", "z", "z"),
     ("dt_bias", "dt_bias", "dt_bias"),
     ("dt_softplus", "softplus", "dt_softplus"),
     ("seq_idx", "seq_idx", "seq_idx"),
-    ("intermediate_states", "between", "intermediate_states"),
+    ("intermediate_states", "chunk states", "intermediate_states"),
     ("layout", "layout", "layout"),
     ("lengths", "lengths", "lengths"),
 )
@@ -87,16 +87,25 @@ def _outside(coverage: Coverage) -> str:
 
 def _table(cells: Sequence[SignatureCoverage]) -> list[str]:
     rows = _rows(cells)
-    shown = [(name, head) for name, head, _ in COLUMNS if len({r.values[name] for r in rows}) > 1]
-    fields = [name for name, _ in shown]
+    vary = [(name, head) for name, head, _ in COLUMNS if len({r.values[name] for r in rows}) > 1]
     differ = len({row.tuned for row in rows}) > 1
-    head = ("model", "tp", *(head for _, head in shown), "covered")
-    texts = [head + ("tuned",) * differ]
-    texts += [row.cells(fields) + (row.tuned,) * differ for row in rows]
+    count = next(
+        n for n in range(len(vary), -1, -1) if n == 0 or fits(_cells(rows, vary[:n], differ))
+    )
     said = _wrapped(f"all: {', '.join(_shared(rows))}")
     if not differ:
         said += _wrapped(f"tuned: {rows[0].tuned}")
-    return [*said, *table(texts)]
+    if vary[count:]:
+        said += _wrapped(f"also vary: {', '.join(head for _, head in vary[count:])}")
+    return [*said, *table(_cells(rows, vary[:count], differ))]
+
+
+def _cells(
+    rows: Sequence[_Row], shown: Sequence[tuple[str, str]], tuned: bool
+) -> list[tuple[str, ...]]:
+    head = ("model", "tp", *(head for _, head in shown), "covered", *["tuned"] * tuned)
+    fields = [name for name, _ in shown]
+    return [head, *(row.cells(fields) + (row.tuned,) * tuned for row in rows)]
 
 
 def _shared(rows: Sequence[_Row]) -> list[str]:

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 WIDTH = 80
-WIDEST_CELL = 14
-"""In columns, but for the first of a table: five such cells still leave it room."""
+WIDEST_CELLS = range(14, 8, -1)
+"""In columns, but for the first of a table: five of the widest still leave it room, and the
+narrowest holds each word that tables have."""
+
+FIRST = 12
+"""Columns that the first of a table keeps while others can be narrower."""
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Columns as wide as they need, long cells wrapped so that the whole fits the terminal."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
-    widths = [min(width, WIDEST_CELL) for width in others]
-    widths.insert(0, min(first, WIDTH - sum(widths) - 2 * len(widths)))
+    for widest in WIDEST_CELLS:
+        widths = [min(width, widest) for width in others]
+        left = WIDTH - sum(widths) - 2 * len(widths)
+        if left >= min(first, FIRST):
+            break
+    widths.insert(0, max(min(first, left), 1))
     lines = []
     for row in rows:
         cells = [cut(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -23,6 +31,13 @@ def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
             padded = (f"{text:<{width}}" for text, width in zip(texts, widths, strict=True))
             lines.append("  ".join(padded).rstrip())
     return lines
+
+
+def fits(rows: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the table's first column would have room beside the others."""
+    others = [max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
+    room = WIDTH - sum(2 + min(width, WIDEST_CELLS[-1]) for width in others)
+    return room >= min(FIRST, max(len(row[0]) for row in rows))
 
 
 def cut(text: str, width: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bundle_builders import H200, TOOLCHAIN, variant, write_bundle
@@ -43,18 +44,22 @@ def planned_bundle(
 ) -> Bundle:
     """A bundle for an H200 with every launch of the plan but those `left_out`, which the manifest
     does not know either; `tuning` by kernel, else default."""
-    plan = plan_of(spec)
+    plan = plan_of(replace(spec, source="builtin"))
     entries, contents = [], {}
     for number, planned in enumerate(plan.launches):
         if left_out(planned.launch):
             continue
-        data = fake_cubin(90, str(number).encode(), suffix=True)
+        arguments = tuple((a.name, a.type) for a in planned.launch.arguments if a.type != "none")
+        data = fake_cubin(
+            90, str(number).encode(), suffix=True, parameters=[kind for _, kind in arguments]
+        )
         entry = variant(
             data,
             target=H200,
             launch=planned.launch,
             signatures=planned.signatures,
             tuning=(tuning or {}).get(planned.launch.kernel, Tuning("default")),
+            parameters=arguments,
         )
         entries.append(entry)
         contents[entry.object.path] = data
@@ -62,7 +67,7 @@ def planned_bundle(
         spec=spec.normalised(),
         spec_digest=spec.digest,
         signatures=tuple((s.id, s.to_json()) for s in plan.signatures),
-        source=Source("builtin", "0.1.0", (("scan", "a" * 64),)),
+        source=Source(spec.source, "0.1.0", (("scan", "a" * 64),)),
         launch_abi=launch_abi(),
         toolchain=TOOLCHAIN,
         targets=(H200,),

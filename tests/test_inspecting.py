@@ -78,16 +78,11 @@ def test_tuning_counts_say_what_nobody_checked(tmp_path: Path) -> None:
     assert "1 default (1 unchecked), 1 measured" in render(bundle)
 
 
-def test_models_are_shown_with_the_signatures_they_have(tmp_path: Path) -> None:
+def test_every_signature_is_listed_with_its_coverage(tmp_path: Path) -> None:
     coverage = describe(tuned_bundle(tmp_path / "b"))["coverage"]
 
-    assert coverage["bamba-9b"] == {
-        "signatures": 54,
-        "tp": [1, 2, 4, 8, 16, 32],
-        "dtype": ["bf16"],
-        "state_dtype": ["bf16", "fp16", "fp32"],
-        "chunk_size": [64, 128, 256],
-    }
+    assert len(coverage["signatures"]) == 2 * 6 * 3 * 3
+    assert coverage["kernels_outside"] == "unknown"
 
 
 def test_the_text_fits_a_terminal_and_shows_the_digest(tmp_path: Path) -> None:

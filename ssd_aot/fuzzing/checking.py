@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
-from ssd_aot.errors import HostError
+from ssd_aot.errors import HostError, SpecError
 from ssd_aot.findings import Finding, Report
 from ssd_aot.layouts import FormRule
 from ssd_aot.progress import ProgressPrinter
@@ -39,7 +39,12 @@ def fuzzed(
     # Imported here: launch code needs torch, which a verification without fuzzing can spare.
     from ssd_aot.fuzzing.fuzzer import held
 
-    own = spec or Spec.from_normalised(manifest.spec)
+    try:
+        own = spec or Spec.from_normalised(manifest.spec)
+    except SpecError as error:
+        what = f"the spec in the bundle cannot be used: {error.what}"
+        finding = Finding("not checked", "fuzz", what, error.found)
+        return replace(report, findings=(*report.findings, finding))
     found = _fuzz(own, held(manifest), fuzzing, _planned(manifest, required))
     if found is None:
         what = f"this release has no launch code to draw batches for: {manifest.source.name}"
