@@ -15,7 +15,7 @@ class BuildReport:
     """What a build did. `fresh` compilations ran, `reused` came from an earlier, unfinished build;
     `unchanged` means that the bundle was there already and nothing ran. `reproducible` is false
     where this host kept ptxas from choosing the same registers each time; `records` counts the
-    choices that came from each tuning record's file."""
+    choices that came from each tuning record's file. `notes` say what a build could not settle."""
 
     path: Path
     manifest: Manifest
@@ -27,6 +27,7 @@ class BuildReport:
     unchanged: bool = False
     reproducible: bool = True
     records: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +46,7 @@ class BuildReport:
             "records": dict(self.records),
             "dropped": list(self.dropped),
             "failures": list(self.failures),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts
@@ -11,14 +11,14 @@ from ssd_aot.bundle.pin import pinned_digest
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.completeness import RequiredPlan
 from ssd_aot.coverage import coverage
-from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError
+from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError, UsageError
 from ssd_aot.findings import Finding, Report
 from ssd_aot.fuzzing.checking import Fuzzing, fuzzed
 from ssd_aot.layouts import FormRule
 from ssd_aot.operation import launch_abi
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.runtime import driver
-from ssd_aot.sources import AVAILABLE, require_source
+from ssd_aot.sources import require_source
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target, target_for_device
 from ssd_aot.verifying import HostFacts, verify
@@ -63,7 +63,7 @@ def check_bundle(
     )
     report = replace(
         report,
-        findings=(*report.findings, *_launch_interface(bundle)),
+        findings=(*report.findings, *_launch_interface(bundle), *_toolchain(bundle)),
         supplements=(("coverage", coverage(bundle.manifest, required)),),
     )
     if fuzz is not None:
@@ -81,9 +81,35 @@ def _launch_interface(bundle: Bundle) -> Sequence[Finding]:
     return [Finding("failed", "launch", what, manifest.launch_abi, launch_abi(), mend)]
 
 
+def _toolchain(bundle: Bundle) -> Iterator[Finding]:
+    """What `load` compares before it lets Triton find an engine's kernels, but for what `host` has
+    compared already."""
+    manifest = bundle.manifest
+    if manifest.source.name == BUILTIN:
+        return
+    try:
+        # Imported here: only engine kernels need Triton.
+        from ssd_aot.triton_compat import same_toolchain, toolchain
+    except ImportError as error:
+        yield Finding("not checked", "toolchain", f"Triton is not here: {error}")
+        return
+    differences = [
+        difference for difference in same_toolchain(toolchain(), manifest.toolchain)
+        if difference.field not in ("platform", "python_abi")
+    ]  # fmt: skip
+    for one in differences:
+        what = f"toolchain.{one.field}: load refuses it here"
+        mend = "build the bundle in the image that serves it"
+        yield Finding("failed", "toolchain", what, one.found, one.wanted, mend)
+    if not differences:
+        yield Finding("ok", "toolchain", "Triton, ptxas and their variables are as it was built")
+
+
 def _own_plan(bundle: Bundle) -> RequiredPlan | None:
     """The plan of the bundle's own spec, None where its source is not here to derive it from."""
-    if bundle.manifest.source.name not in AVAILABLE:
+    try:
+        require_source(bundle.manifest.source.name, str(bundle.path))
+    except (HostError, UsageError):
         return None
     try:
         return _plan(Spec.from_normalised(bundle.manifest.spec), bundle)

@@ -83,6 +83,7 @@ class DoesNotFit:
     task: CompileTask
     needs_bytes: int
     limit_bytes: int
+    object: CompiledObject | None = None
 
     def __str__(self) -> str:
         return (
@@ -249,7 +250,7 @@ def _judge(
         found = objects[keys[order]]
         code, limit = found.code, task.target.shared_bytes_optin
         if code.shared_bytes > limit:
-            unfit.append(DoesNotFit(task, code.shared_bytes, limit))
+            unfit.append(DoesNotFit(task, code.shared_bytes, limit, found))
         elif max_spill_bytes is not None and code.spill_bytes > max_spill_bytes:
             reason = f"spills {code.spill_bytes} bytes a thread, allowed are {max_spill_bytes}"
             failures.append(Failure(task, reason))

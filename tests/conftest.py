@@ -26,8 +26,7 @@ def three_targets(tmp_path_factory: pytest.TempPathFactory, no_shipped_records: 
     the session's processes share it and leave it as it is."""
     from command_line import TINY, ssd_aot
 
-    base = tmp_path_factory.getbasetemp()
-    folder = base.parent if base.name.startswith("popen") else base
+    folder = _shared_folder(tmp_path_factory)
     place = folder / "shared" / "h200+b200+b300"
     with filelock.FileLock(folder / "shared.lock"):
         if not place.exists():
@@ -38,6 +37,25 @@ def three_targets(tmp_path_factory: pytest.TempPathFactory, no_shipped_records: 
             result = ssd_aot("build", *gpus, "--spec", spec, "--out", place)
             assert result.exit_code == 0, result.output
     return place
+
+
+@pytest.fixture(scope="session")
+def engine_bundle(tmp_path_factory: pytest.TempPathFactory, no_shipped_records: None) -> Path:
+    """A bundle of the fixture engine's kernels for an H200; all the session's processes share it
+    and leave it as it is."""
+    from engine_bundles import build
+
+    folder = _shared_folder(tmp_path_factory)
+    place = folder / "engine" / "h200"
+    with filelock.FileLock(folder / "engine.lock"):
+        if not place.exists():
+            build(place)
+    return place
+
+
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if base.name.startswith("popen") else base
 
 
 @pytest.fixture

@@ -69,11 +69,16 @@ def test_an_empty_place_to_write_is_not_the_current_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_that_is_not_here_is_something_this_host_lacks(tmp_path: Path) -> None:
+def test_a_source_that_is_not_here_is_something_this_host_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssd_aot.engines.engine.installed_version", lambda package: None)
+
     result = ssd_aot("build", "--gpu", "h200", "--source", "vllm", "--json")
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert "found:  vllm" in result.stderr
+    assert "--source: the engine" in result.stderr
+    assert "no package vllm" in result.stderr
 
     spec = write_spec(tmp_path, TINY + "source: sglang\n")
     result = ssd_aot("plan", "--gpu", "h200", "--spec", spec)

@@ -85,6 +85,8 @@ def build(
         )  # fmt: skip
     for path, count in report.records:
         click.echo(f"tuning: {count} choices from {path}", err=True)
+    for note in report.notes:
+        click.echo(f"note: {note}", err=True)
     for dropped in report.dropped:
         click.echo(f"dropped: {dropped}", err=True)
     for failure in report.failures[:SHOWN_FAILURES]:

@@ -12,7 +12,7 @@ from ssd_aot.build_report import BuildReport
 from ssd_aot.bundle.writer import check_destination
 from ssd_aot.engines.bundling import BuiltTarget, write_bundle
 from ssd_aot.engines.engine import require_installed
-from ssd_aot.engines.groups import TuningGroup, tuning_groups
+from ssd_aot.engines.groups import TuningGroup, check_pins, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.engines.rounds import compile_groups
@@ -20,10 +20,7 @@ from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.errors import BuildError, SpecError
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
-from ssd_aot.triton_compat import (
-    check_ptxas,
-    toolchain,
-)
+from ssd_aot.triton_compat import check_ptxas, toolchain
 from ssd_aot.tuning.choices import Choice, Chooser, RecordFile, refuse_untuned
 
 SHOWN_FAILURES = 5
@@ -55,6 +52,7 @@ def build_engine(
         check_ptxas(target)
     signatures = reached_signatures(spec)
     parts = []
+    notes: dict[str, None] = {}
     with BuildCache.beside(out) as cache:
         folder = cache.folder
     for target in sorted(targets, key=lambda t: t.name):
@@ -71,6 +69,10 @@ def build_engine(
             )  # fmt: skip
             rounds = compile_groups(choices, target, compile_tasks, every_candidate=tune_at_serve)
         parts.append(BuiltTarget(target, traced, rounds))
+        notes.update(dict.fromkeys(
+            f"{group.kernel} is tuned at its first launch in each process: {group.tuning.reason}"
+            for group in choices if group.tuning is not None and group.tuned_at_serve
+        ))  # fmt: skip
     failures = tuple(name for part in parts for name in part.rounds.failures)
     if failures and not keep_going:
         raise BuildError(
@@ -99,6 +101,7 @@ def build_engine(
         records=tuple(sorted(Counter(
             str(one.choice.origin) for rounds in every for one in rounds.built if one.choice.origin
         ).items())),
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -108,7 +111,9 @@ def choose(
     """Each group with its candidates in the order they are to be tried."""
     sources = {t.captured.launch.kernel: t.captured.source_sha256 for t in traced}
     chooser = Chooser(tuple(records), toolchain(), tuple(sorted(sources.items())))
-    return {group: group.choose(spec, target, chooser) for group in tuning_groups(traced)}
+    groups = tuning_groups(traced)
+    check_pins(spec, groups)
+    return {group: group.choose(spec, target, chooser) for group in groups}
 
 
 def _check_one_model_an_architecture(targets: Sequence[Target]) -> None:

@@ -66,6 +66,11 @@ def write_bundle(
                 tuning = _add_tuning(writer, part.target, one)
                 if tuning is not None:
                     tunings[tuning.key] = tuning
+        for one in part.rounds.refused:
+            kernel = _add_kernel(writer, part.target, one)
+            kernels.setdefault(kernel.key, kernel)
+            if one.compiled.object.launcher is not None:
+                launchers[one.compiled.object.launcher.sha256] = one.compiled.object.launcher
     modules = [driver_source(), *(launchers[name] for name in sorted(launchers))]
     manifest = Manifest(
         spec=spec.normalised(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ssd_aot.engines.tracing import TracedLaunch
@@ -31,6 +31,11 @@ class TuningGroup:
         return self.launches[0].captured.tuning
 
     @property
+    def tuned_at_serve(self) -> bool:
+        """Whether the tuner measures each time, having no way to store what it found."""
+        return self.tuning is not None and not self.tuning.key
+
+    @property
     def candidates(self) -> tuple[Configuration, ...]:
         return tuple(c.configuration for c in self.launches[0].captured.candidates)
 
@@ -44,9 +49,10 @@ class TuningGroup:
             c for c in self.candidates if all(c.to_json().get(k) == v for k, v in pin.items())
         )
         if not left:
+            pinned = self.kernel if spec.pinned(self.kernel) else function_name(self.kernel)
             raise SpecError(
                 "the pin matches no candidate",
-                where=spec.place(f"pin.{function_name(self.kernel)}"),
+                where=spec.place(f"pin.{pinned}"),
                 found=", ".join(f"{name}={value}" for name, value in pin.items()),
                 wanted="one of: " + "; ".join(str(c) for c in self.candidates),
                 mend="pin values that one candidate has, or drop the pin",
@@ -63,6 +69,21 @@ class TuningGroup:
 def function_name(kernel: str) -> str:
     """`_chunk_scan_fwd_kernel` of "module:_chunk_scan_fwd_kernel"."""
     return kernel.rpartition(":")[2]
+
+
+def check_pins(spec: Spec, groups: Iterable[TuningGroup]) -> None:
+    """Raises SpecError for a pin that names no kernel of the trace."""
+    kernels = {group.kernel for group in groups}
+    names = sorted({function_name(kernel) for kernel in kernels})
+    for kernel, _ in spec.pin:
+        if kernel not in kernels and kernel not in names:
+            raise SpecError(
+                "the pin names no kernel of the plan",
+                where=spec.place(f"pin.{kernel}"),
+                found=kernel,
+                wanted=", ".join(names),
+                mend="name one of these kernels",
+            )
 
 
 def tuning_groups(traced: Sequence[TracedLaunch]) -> tuple[TuningGroup, ...]:

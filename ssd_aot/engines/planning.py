@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_aot.engines.engine import require_installed
-from ssd_aot.engines.groups import tuning_groups
+from ssd_aot.engines.groups import check_pins, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.launches import Launch
@@ -32,7 +32,9 @@ def plan_engine(spec: Spec, targets: Sequence[Target]) -> Plan:
         sources.update({t.captured.launch.kernel: t.captured.source_sha256 for t in traced})
         by_default = Chooser((), toolchain(), ())
         found: dict[Launch, PlannedLaunch] = {}
-        for group in tuning_groups(traced):
+        groups = tuning_groups(traced)
+        check_pins(spec, groups)
+        for group in groups:
             choices = group.choose(spec, target, by_default)
             configurations = tuple(choice.configuration for choice in choices)
             for one in group.launches:

@@ -33,9 +33,14 @@ class Built:
 
 @dataclass
 class EngineRounds:
-    """What came of each group while its candidates were tried in order."""
+    """What came of each group while its candidates were tried in order.
+
+    `refused` are candidates whose code a tuner at serve time has to find, to see that it does not
+    fit.
+    """
 
     built: list[Built] = field(default_factory=list)
+    refused: list[Built] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     fresh: int = 0
@@ -50,16 +55,21 @@ class EngineRounds:
         self.seconds += result.elapsed_s
         self.reproducible = self.reproducible and (result.reproducible or not result.fresh)
         reasons = {failure.task.order: failure.reason for failure in result.failures}
+        compiled = {one.task.order: one for one in result.compiled}
         for unfit in result.unfit:
             reasons[unfit.task.order] = (
                 f"needs {unfit.needs_bytes} bytes of shared memory, "
                 f"{unfit.task.target.name} allows {unfit.limit_bytes}"
             )
-        return _Outcomes({one.task.order: one for one in result.compiled}, reasons)
+            if unfit.object is not None:
+                compiled[unfit.task.order] = Compiled(unfit.task, unfit.object)
+        return _Outcomes(compiled, reasons)
 
 
 @dataclass(frozen=True)
 class _Outcomes:
+    """Code by task, also where it does not fit, and why a task cannot be launched."""
+
     compiled: Mapping[tuple[str, str], Compiled]
     reasons: Mapping[tuple[str, str], str]
 
@@ -73,8 +83,9 @@ def compile_groups(
 ) -> EngineRounds:
     """Compile each group with its choice, and with the next where one of its launches fails so.
 
-    Triton passes over a candidate that does not compile or fit, and so does this. With
-    `every_candidate` all that compile are kept, for tuning at serve time.
+    Triton passes over a candidate that does not compile or fit, and so does this. All candidates
+    are kept, for tuning at serve time, with `every_candidate` and of a group whose tuning Triton
+    cannot store.
     """
     rounds = EngineRounds()
     pending = dict.fromkeys(choices, 0)
@@ -82,24 +93,37 @@ def compile_groups(
         tasks = {
             (group, place): _tasks(group, choices[group][place], target)
             for group, first in pending.items()
-            for place in (range(len(choices[group])) if every_candidate else (first,))
+            for place in (
+                range(len(choices[group])) if every_candidate or group.tuned_at_serve else (first,)
+            )
         }
         outcomes = rounds.run(compile_tasks, [t for made in tasks.values() for t in made.values()])
+        settled: set[TuningGroup] = set()
+        reasons: dict[TuningGroup, str] = {}
         following: dict[TuningGroup, int] = {}
         for (group, place), made in tasks.items():
             choice = choices[group][place]
             reason = _first_reason(made.values(), outcomes)
+            built = [
+                Built(group, traced, choice, outcomes.compiled[task.order])
+                for traced, task in made.items()
+                if task.order in outcomes.compiled
+            ]
             if not reason:
-                rounds.built += [
-                    Built(group, traced, choice, outcomes.compiled[task.order])
-                    for traced, task in made.items()
-                ]
+                rounds.built += built
+                settled.add(group)
                 continue
+            reasons[group] = reason
             rounds.dropped.append(f"{group.kernel} [{choice.configuration}]: {reason}")
-            if not every_candidate and place + 1 < len(choices[group]):
+            if every_candidate or group.tuned_at_serve:
+                rounds.refused += built
+            elif place + 1 < len(choices[group]):
                 following[group] = place + 1
-            elif not any(one.group == group for one in rounds.built):
-                rounds.failures.append(f"{group.launches[0].captured.launch}: {reason}")
+        rounds.failures += [
+            f"{group.launches[0].captured.launch}: {reason}"
+            for group, reason in reasons.items()
+            if group not in settled and group not in following
+        ]
         pending = following
     return rounds
 

@@ -96,7 +96,6 @@ def build_host_module(source: HostSource) -> bytes:
     """The shared object, by Triton's own command. Raises HostError without a C compiler, BuildError
     when it fails."""
     with tempfile.TemporaryDirectory(prefix="ssd-aot-") as scratch, _driver_library() as libraries:
-        # The compiler notes the file's name.
         path = Path(scratch) / f"{source.name}.c"
         path.write_text(source.text)
         try:
@@ -104,7 +103,7 @@ def build_host_module(source: HostSource) -> bytes:
             # 3.6.0 to 3.9.0.
             built = build._build(
                 source.name, str(path), scratch, [libraries], cuda_driver.include_dirs,
-                cuda_driver.libraries, [*_WITHOUT_PATHS, f"-fmacro-prefix-map={scratch}/="],
+                cuda_driver.libraries, [*_WITHOUT_PATHS, *_nameless(scratch)],
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             raise BuildError(
@@ -115,6 +114,13 @@ def build_host_module(source: HostSource) -> bytes:
                 mend="install python3-dev, and see the compiler's own message above",
             ) from error
         return Path(built).read_bytes()
+
+
+def _nameless(scratch: str) -> Iterator[str]:
+    """Flags by which assertions, of Python's headers too, name their file without its folder."""
+    headers = {sysconfig.get_path("include"), sysconfig.get_path("platinclude")}
+    for folder in (scratch, *cuda_driver.include_dirs, *sorted(headers)):
+        yield f"-fmacro-prefix-map={folder}/="
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 CHOSEN = {}
+HOOKED = []
 
 
 def no_wider_than_n(configs, named_args, **kwargs):
@@ -22,6 +23,15 @@ def no_wider_than_n(configs, named_args, **kwargs):
 def pruned(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0), mask=i < n)
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": block}, pre_hook=HOOKED.append) for block in (16, 32)],
+    key=[],
+)
+@triton.jit
+def hooked(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), 0.0)
 
 
 @triton.heuristics({"EVEN": lambda args: args["n"] % 64 == 0})
@@ -57,6 +67,15 @@ def meta(*shape, dtype=torch.bfloat16):
 
 def run_pruned(n):
     pruned[lambda META: (triton.cdiv(n, META["BLOCK"]),)](meta(n), meta(n), n)
+
+
+def run_pruned_at(n, offset):
+    """As `run_pruned`, its input a view that begins `offset` elements into a tensor."""
+    pruned[(1,)](meta(n + offset)[offset:], meta(n), n)
+
+
+def run_hooked():
+    hooked[(1,)](meta(64))
 
 
 def run_chosen(n):
