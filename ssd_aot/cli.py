@@ -16,6 +16,7 @@ from ssd_aot.errors import SsdAotError
 COMMANDS = (
     "bench",
     "build",
+    "doctor",
     "env",
     "export",
     "inspect",
