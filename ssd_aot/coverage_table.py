@@ -69,9 +69,11 @@ def coverage_lines(coverage: Coverage) -> list[str]:
     for text, targets in tables.items():
         lines += ["", f"coverage on {', '.join(targets)}", *text.split("\n")]
     gaps = coverage.gaps
-    for cell in gaps[:SHOWN_GAPS]:
-        of = "" if cell.needed is None else f", {cell.held} of {cell.needed} launches"
-        lines += _wrapped(f"not covered on {cell.target}: {cell.signature}{of}")
+    for target, cells in groupby(gaps[:SHOWN_GAPS], lambda cell: cell.target):
+        lines.append(f"not covered on {target}, with the launches that are there:")
+        for cell in cells:
+            of = "" if cell.needed is None else f" {cell.held}/{cell.needed}"
+            lines += _wrapped(f"  {cell.signature}{of}")
     if len(gaps) > SHOWN_GAPS:
         lines += _wrapped(f"{len(gaps) - SHOWN_GAPS} more are not covered, all shown with --json")
     lines += _wrapped(_outside(coverage))

@@ -57,9 +57,10 @@ class FuzzReport:
 
     def findings(self) -> tuple[Finding, ...]:
         """What was done, and a failure for each miss."""
+        others = "1 other" if self.missing == 1 else f"{self.missing or 'no'} others"
         what = (
             f"{self.batches} random batches of seed {self.seed} asked for {self.asked} of the "
-            f"{self.held} launches and for {self.missing or 'no'} others, "
+            f"{self.held} launches and for {others}, "
             f"{self.rate:.0f} batches a second on one core"
         )
         untold = self.missing - len(self.misses)
