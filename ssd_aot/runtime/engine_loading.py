@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ssd_aot.bundle.choosing import choose_target
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError
@@ -29,14 +30,14 @@ class LoadedEngineBundle:
         functions, where Triton keeps kernels that it has launched before; returns how many.
 
         For after the engine was imported and its device set. A launch then finds its kernel as a
-        second launch does.
+        second launch does. Raises MismatchError where no target of the bundle is for the device.
         """
         from ssd_aot.triton_compat.preloading import current_arch, preload_kernel, preload_tuning
 
         files = self.bundle.manifest.triton
         assert files is not None
         arch = current_arch()
-        targets = {t.name for t in self.bundle.manifest.targets if t.capability == arch}
+        target, _ = choose_target(self.bundle.manifest.targets, arch, "the current device")
         entries = {
             (entry.target, entry.variant.identity): entry
             for entry in self.bundle.manifest.variants
@@ -45,10 +46,10 @@ class LoadedEngineBundle:
         count = 0
         for kernel in files.kernels:
             entry = entries.get((kernel.target, kernel.variant))
-            if entry is not None and kernel.target in targets and _imported(entry):
-                count += preload_kernel(entry, kernel.launch_key)
+            if entry is not None and kernel.target == target.name and _imported(entry):
+                count += preload_kernel(entry, kernel.key, kernel.launch_key)
         for tuning in files.tunings:
-            if tuning.target in targets and tuning.kernel.partition(":")[0] in sys.modules:
+            if tuning.target == target.name and tuning.kernel.partition(":")[0] in sys.modules:
                 stored = json.loads((self.bundle.path / tuning.path).read_text())
                 preload_tuning(tuning.kernel, stored)
         return count
@@ -61,10 +62,11 @@ class LoadedEngineBundle:
         files = self.bundle.manifest.triton
         assert files is not None
         asked = next(kernel for kernel in files.kernels if kernel.key == key)
-        first = next(
-            entry for entry in self.bundle.manifest.variants
-            if (entry.target, entry.variant.identity) == (asked.target, asked.variant)
-        )  # fmt: skip
+        named = (asked.target, asked.variant)
+        entries = self.bundle.manifest.variants
+        first = next((e for e in entries if (e.target, e.variant.identity) == named), None)
+        if first is None:  # A candidate that does not fit tells no model.
+            return
         served_models = _models(first)
         self.preload(lambda entry: entry != first and bool(_models(entry) & served_models))
 
@@ -79,14 +81,18 @@ def _imported(entry: VariantEntry) -> bool:
     return entry.launch.kernel.partition(":")[0] in sys.modules
 
 
-def load_engine(bundle: Bundle, *, strict: bool = False) -> LoadedEngineBundle:
+def load_engine(
+    bundle: Bundle, *, strict: bool = False, named: str | os.PathLike[str] | None = None
+) -> LoadedEngineBundle:
     """Let Triton find the kernels and tuning results of `bundle` in this process and its children.
 
-    Touches no GPU. Raises MismatchError, naming the part that differs, for a bundle of another
-    toolchain, platform or Python; BundleError for one that was changed.
+    Children that are started afresh find it by the path it was `named` by. Touches no GPU. Raises
+    MismatchError, naming the part that differs, for a bundle of another toolchain, platform or
+    Python; BundleError for one that was changed.
     """
     check_identity(bundle)
     refuse_changed(bundle)
+    _take_version(bundle)
     from ssd_aot.triton_compat.host_modules import EXTENSION_SUFFIX, driver_source
 
     driver = driver_source()
@@ -95,7 +101,27 @@ def load_engine(bundle: Bundle, *, strict: bool = False) -> LoadedEngineBundle:
         atexit.register(SERVICE.say_if_unused)
     SERVICE.start(served, strict=strict or os.environ.get(STRICT, "") not in ("", "0"))
     install()
+    # One that is not whole is accepted by this call alone.
+    if not os.environ.get(BUNDLE) and bundle.manifest.complete:
+        os.environ[BUNDLE] = os.path.realpath(named or bundle.path)
     return LoadedEngineBundle(bundle)
+
+
+def _take_version(bundle: Bundle) -> None:
+    """Accepted by content, a bundle can have been made by a Triton that calls itself otherwise."""
+    from ssd_aot.triton_compat.toolchain import take_version
+
+    version = bundle.manifest.toolchain.triton_version
+    others = {one.bundle.manifest.toolchain.triton_version for one in SERVICE.served} - {version}
+    if others:
+        raise MismatchError(
+            "Triton can look kernels up for one version string alone",
+            where=str(bundle.path),
+            found=f"built by Triton {version}",
+            wanted=f"Triton {', '.join(others)}, as the bundle that is in service",
+            mend="build both in one image",
+        )
+    take_version(version)
 
 
 def load_from_environment() -> LoadedEngineBundle | None:
@@ -114,7 +140,10 @@ def load_from_environment() -> LoadedEngineBundle | None:
         raise
     if bundle.manifest.triton is None:
         return None
+    # Wherever this process or a child of it goes, it means the same folder.
+    os.environ[BUNDLE] = os.path.realpath(path)
     loaded = load_engine(bundle)
+    SERVICE.by_environment = True
     SERVICE.when_first_used = loaded.preload_with
     return loaded
 
@@ -142,16 +171,18 @@ def install() -> None:
 
 
 def check_identity(bundle: Bundle) -> None:
-    """Raises MismatchError with the one part of the toolchain that differs, the first of them."""
+    """Raises MismatchError that names the parts of the toolchain that differ, and of the first both
+    values."""
     from ssd_aot.triton_compat.toolchain import same_toolchain, toolchain
 
     differences = same_toolchain(toolchain(), bundle.manifest.toolchain)
     if differences:
-        first = differences[0]
-        more = f" and {len(differences) - 1} more parts" if len(differences) > 1 else ""
+        first, *others = differences
+        more = f" (and in {', '.join(other.field for other in others)})" if others else ""
         raise MismatchError(
-            f"kernels of source `{bundle.manifest.source.name}` were built with another toolchain",
-            where=f"toolchain.{first.field}{more}",
+            f"kernels of source `{bundle.manifest.source.name}` were built with another toolchain, "
+            f"which differs in toolchain.{first.field}{more}",
+            where=str(bundle.path),
             found=f"{first.found} (this host)",
             wanted=f"{first.wanted} (the bundle)",
             mend="build the bundle in the image that serves it",

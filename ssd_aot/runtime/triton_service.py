@@ -82,6 +82,8 @@ class TritonService:
     cache_folder: str | None = None
     when_first_used: Callable[[Served, str, str], None] | None = None
     """Told of the first kernel that is found, by bundle, key and file name; then forgotten."""
+    by_environment: bool = False
+    """Whether the environment named the bundle, and not the program."""
     asked: bool = False
     """Whether the environment was asked for a bundle already."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -149,8 +151,9 @@ class TritonService:
         }  # fmt: skip
 
     def say_if_unused(self) -> None:
-        """At exit: a bundle that nobody asked is a bundle that does not fit or is not wired up."""
-        if self.served and not self.hits:
+        """At exit: a bundle of which no kernel was asked does not fit or is not wired up. Host
+        modules say nothing: Triton asks for those of any program."""
+        if self.served and all(name.endswith(".so") for name in self.hits):
             paths = ", ".join(str(one.bundle.path) for one in self.served)
             print(
                 f"ssd-aot: {paths} was loaded and never used by process {os.getpid()}",
