@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import ssd_aot
 from ssd_aot.build_cache import BuildCache
 from ssd_aot.build_report import BuildReport
-from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, VariantEntry
+from ssd_aot.bundle.manifest import Manifest, Needs, Source, TargetEntry, Tuning, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter, check_destination
 from ssd_aot.candidates import candidates
@@ -43,9 +44,12 @@ def build(
     max_spill_bytes: int | None = None,
     records: Sequence[RecordFile] = (),
     require_tuned: bool = False,
+    executor: Executor | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> BuildReport:
     """Build the bundle of `spec` for `targets` at `out`, its configurations chosen by `records`.
+
+    With an `executor`, `jobs` compilations are handed to it at a time; the bundle is the same.
 
     Raises `BuildError` when a choice was not measured under `require_tuned`, or when a required
     launch has no candidate that compiles and fits, unless
@@ -73,8 +77,9 @@ def build(
     plan = replace(plan, launches=tuple(choices))
     with BuildCache.beside(out) as cache:
         rounds = compile_first_fitting(
-            plan, jobs, cache, max_spill_bytes, on_progress, keep_going=keep_going
-        )
+            plan, jobs, cache, max_spill_bytes, on_progress, keep_going=keep_going,
+            executor=executor,
+        )  # fmt: skip
         failures = rounds.failures()
         if failures and not keep_going:
             raise BuildError(
@@ -193,6 +198,7 @@ def _write(
         variants=tuple(sorted(entries, key=lambda e: (e.target, e.launch.identity))),
         missing=tuple(sorted(str(planned) for planned in rounds.reasons)),
         files=writer.files,
+        needs=Needs.of((p.target.name, p.launch, p.signatures) for p in plan.launches),
     )
     writer.commit(manifest)
     return manifest

@@ -129,10 +129,11 @@ def _of_variant(entry: VariantEntry, code: CodeObject) -> Iterator[_Disagreement
         differ = [name for name in vars(code) if vars(code)[name] != vars(entry.object)[name]]
         what = "is told of in two ways"
         yield _Disagreement("code", what, f"two values of {', '.join(differ)}", "one of each")
-    wanted = {a.name: a.type for a in entry.launch.arguments if a.type != "none"}
+    leaves = [leaf for argument in entry.launch.arguments for leaf in argument.leaves]
+    wanted = {a.name: a.type for a in leaves if a.type != "none" and a.type[0] != "="}
     given = dict(code.parameters)
     # Triton makes an argument that is 1 a constant unless its type is annotated.
-    ones = {a.name for a in entry.launch.arguments if a.specialisation == "==1"}
+    ones = {a.name for a in leaves if a.specialisation == "==1"}
     differ = [
         name for name in sorted(wanted.keys() | given.keys())
         if given.get(name) != wanted.get(name) and (name in given or name not in ones)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssd_aot.bundle.manifest import Manifest
+from ssd_aot.bundle.needs import unmet
 from ssd_aot.findings import Finding
 from ssd_aot.launches import Launch
 
@@ -74,6 +75,9 @@ def _uncovered(manifest: Manifest) -> Iterator[Finding]:
             if (target.name, name) not in covered:
                 what = f"signature {name} has no launch for {target.name}"
                 yield Finding("failed", "completeness", what, "none", "one or more", _REBUILD)
+    for gap in unmet(manifest):
+        what = "less is there than the build planned"
+        yield Finding("failed", "completeness", what, gap, "all of them", _REBUILD)
 
 
 def _differing_signatures(manifest: Manifest, required: RequiredPlan) -> Iterator[Finding]:

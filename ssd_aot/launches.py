@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,9 @@ class Argument:
     """A runtime argument: `type` as Triton spells it (`*bf16`, `i32`, `fp32`) and its class.
 
     Classes: pointers `aligned` (16 bytes) or `unaligned`; integers `==1`, `%16` or `other`; an
-    argument that is None has type `none` and no class, floats have no class.
+    argument that is None has type `none` and no class, floats have no class. One that is a function
+    or another constant has `=` and its spelling as type. The type of a tuple spells its elements,
+    each with its class after a slash: `(*bf16/aligned,i32/==1,none)`.
     """
 
     name: str
@@ -39,6 +41,38 @@ class Argument:
 
     def spelled(self) -> str:
         return f"{self.type} {self.specialisation}".rstrip()
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.type.startswith("(")
+
+    @property
+    def elements(self) -> tuple[Argument, ...]:
+        """The elements of a tuple, named by their places: `x.0`, `x.1`."""
+        found, depth = [""], 0
+        for letter in self.type[1:-1]:
+            depth += {"(": 1, ")": -1}.get(letter, 0)
+            if letter == "," and depth == 0:
+                found.append("")
+            else:
+                found[-1] += letter
+        return tuple(
+            Argument(f"{self.name}.{place}", *((text,) if text[0] == "(" else text.split("/", 1)))
+            for place, text in enumerate(filter(None, found))
+        )
+
+    @property
+    def leaves(self) -> tuple[Argument, ...]:
+        """The argument itself, or the elements of a tuple and of the tuples in it."""
+        if not self.is_tuple:
+            return (self,)
+        return tuple(leaf for element in self.elements for leaf in element.leaves)
+
+    @classmethod
+    def of_elements(cls, name: str, elements: Iterable[Argument]) -> Argument:
+        """The tuple of these, the inverse of `elements`."""
+        texts = (f"{e.type}/{e.specialisation}" if e.specialisation else e.type for e in elements)
+        return cls(name, f"({','.join(texts)})")
 
     @classmethod
     def parse(cls, name: str, spelled: str) -> Argument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ssd_aot.bundle.needs import Needs
 from ssd_aot.bundle.triton_files import TritonFiles
 from ssd_aot.launches import Configuration, Launch, Variant
 
@@ -118,6 +119,15 @@ class Source:
 
 
 @dataclass(frozen=True)
+class KernelText:
+    """A kernel's own source: the sha256 of its text and the line it begins on. Its hash in `Source`
+    is Triton's, over both and over all that it calls; these tell which of them differs."""
+
+    sha256: str
+    line: int
+
+
+@dataclass(frozen=True)
 class ManifestParts:
     """All of a bundle but the code itself: what `Manifest` writes and reads as one text.
 
@@ -126,7 +136,8 @@ class ManifestParts:
     `missing` names the launches that a `--keep-going` build could not make (empty: complete);
     `files` lists every other file of the bundle as (path, sha256, size in bytes), but for the
     manifest's own checksum. `triton` is what a bundle of an engine's kernels holds for Triton's own
-    cache, None for builtin ones.
+    cache, None for builtin ones; `texts` are the sources of its kernels. `needs` counts what the
+    build planned, None in bundles of releases that did not count.
     """
 
     spec: dict[str, Any]
@@ -140,6 +151,8 @@ class ManifestParts:
     missing: tuple[str, ...]
     files: tuple[tuple[str, str, int], ...]
     triton: TritonFiles | None = None
+    needs: Needs | None = None
+    texts: tuple[tuple[str, KernelText], ...] = ()
 
     @property
     def complete(self) -> bool:

@@ -9,6 +9,7 @@ from functools import cached_property
 from ssd_aot.bundle.entries import (
     FORMAT,
     CodeObject,
+    KernelText,
     ManifestParts,
     Source,
     TargetEntry,
@@ -19,11 +20,14 @@ from ssd_aot.bundle.entries import (
 )
 from ssd_aot.bundle.manifest_json import write_manifest
 from ssd_aot.bundle.manifest_reading import read_manifest
+from ssd_aot.bundle.needs import Needs
 
 __all__ = [
     "FORMAT",
     "CodeObject",
+    "KernelText",
     "Manifest",
+    "Needs",
     "Source",
     "TargetEntry",
     "Toolchain",

@@ -49,6 +49,10 @@ def write_manifest(manifest: ManifestParts) -> str:
     }
     if manifest.triton is not None:
         form["triton"] = manifest.triton.to_json()
+    if manifest.needs is not None:
+        form["needs"] = manifest.needs.to_json(positions)
+    if manifest.texts:
+        form["texts"] = {kernel: _plain(source) for kernel, source in manifest.texts}
     body = json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f'{{"format":{FORMAT},{body[1:]}\n'
 
@@ -119,6 +123,10 @@ def check_references(manifest: ManifestParts, where: str) -> None:
             wanted = f"{code.size_bytes} bytes, sha256 {code.sha256}"
             refuse(f"`files` disagrees with the variant of {code.path}", found, wanted)
 
+    for need in manifest.needs.launches if manifest.needs else ():
+        if not signatures >= set(need.signatures):
+            unknown = sorted(set(need.signatures) - signatures)
+            refuse("`needs` of unknown signatures", unknown, "ids of the manifest's signatures")
     for path, digest, size in manifest.triton.files() if manifest.triton else ():
         listed = files.get(path)
         if listed is None or listed[0] != digest or size not in (None, listed[1]):

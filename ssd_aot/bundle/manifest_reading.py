@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ssd_aot.bundle.entries import (
     FORMAT,
     CodeObject,
+    KernelText,
     ManifestParts,
     Source,
     TargetEntry,
@@ -35,6 +36,7 @@ from ssd_aot.bundle.json_readers import (
 )
 from ssd_aot.bundle.layout import refuse_path
 from ssd_aot.bundle.manifest_json import MEND, check_references
+from ssd_aot.bundle.needs import needs_reader
 from ssd_aot.bundle.triton_files import read_triton_files
 from ssd_aot.errors import BundleError
 from ssd_aot.launches import Argument, Configuration, Launch
@@ -193,9 +195,12 @@ class _Tables:
 
     def manifest(self, data: Any, kind: type[M]) -> M:
         # Fields are read in this order: the tables before the variants.
-        optional = (
-            {"triton": read_triton_files} if isinstance(data, dict) and "triton" in data else {}
-        )
+        readers = {
+            "triton": read_triton_files,
+            "needs": needs_reader(self._named),
+            "texts": table(record(KernelText, sha256=sha256, line=count)),
+        }
+        optional = {n: r for n, r in readers.items() if isinstance(data, dict) and n in data}
         return record(
             partial(_build, kind),
             format=count,

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ssd_aot.bundle.manifest import Manifest, Source, TargetEntry, Tuning, VariantEntry
+from ssd_aot.bundle.manifest import (
+    KernelText,
+    Manifest,
+    Needs,
+    Source,
+    TargetEntry,
+    Tuning,
+    VariantEntry,
+)
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.triton_files import (
     CachedKernel,
@@ -88,6 +96,8 @@ def write_bundle(
             tuple(_add_module(writer, module) for module in modules),
         ),
         files=writer.files,
+        needs=_needs(parts, tune_at_serve),
+        texts=_kernel_texts(parts),
     )
     if _is_there(out, manifest):
         return manifest, True
@@ -166,6 +176,34 @@ def _kernel_sources(parts: Sequence[BuiltTarget]) -> tuple[tuple[str, str], ...]
         for traced in part.traced
     }
     return tuple(sorted(found.items()))
+
+
+def _kernel_texts(parts: Sequence[BuiltTarget]) -> tuple[tuple[str, KernelText], ...]:
+    found = {
+        traced.captured.launch.kernel: traced.captured.text
+        for part in parts
+        for traced in part.traced
+        if traced.captured.text is not None
+    }
+    return tuple(sorted(found.items(), key=lambda item: item[0]))
+
+
+def _needs(parts: Sequence[BuiltTarget], tune_at_serve: bool) -> Needs:
+    """What was planned, whatever came of it."""
+    results = {
+        (part.target.name, traced.captured.launch.kernel, traced.captured.tuning.key)
+        for part in parts
+        for traced in part.traced
+        if traced.captured.tuning is not None and traced.captured.tuning.key and not tune_at_serve
+    }
+    return Needs.of(
+        (
+            (part.target.name, traced.captured.launch, traced.signatures)
+            for part in parts
+            for traced in part.traced
+        ),
+        ((target, kernel) for target, kernel, _ in results),
+    )
 
 
 def _target_entry(target: Target) -> TargetEntry:

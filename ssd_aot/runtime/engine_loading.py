@@ -16,7 +16,8 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.runtime.accepting import accept, refuse_changed
-from ssd_aot.runtime.triton_service import BUNDLE, SERVICE, STRICT, Served
+from ssd_aot.runtime.strictness import refuse_gaps, strict_by_environment
+from ssd_aot.runtime.triton_service import BUNDLE, SERVICE, Served
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def load_engine(
     served = Served.of(bundle, EXTENSION_SUFFIX, {driver.name: driver.sha256})
     if not SERVICE.served:
         atexit.register(SERVICE.say_if_unused)
-    SERVICE.start(served, strict=strict or os.environ.get(STRICT, "") not in ("", "0"))
+    SERVICE.start(served, strict=strict or strict_by_environment())
     install()
     # One that is not whole is accepted by this call alone.
     if not os.environ.get(BUNDLE) and bundle.manifest.complete:
@@ -140,6 +141,8 @@ def load_from_environment() -> LoadedEngineBundle | None:
         raise
     if bundle.manifest.triton is None:
         return None
+    if strict_by_environment():
+        refuse_gaps(bundle)
     # Wherever this process or a child of it goes, it means the same folder.
     os.environ[BUNDLE] = os.path.realpath(path)
     loaded = load_engine(bundle)

@@ -24,6 +24,7 @@ from ssd_aot.runtime import driver
 from ssd_aot.runtime.accepting import accept, refuse_changed
 from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.missing import missing_launch
+from ssd_aot.runtime.strictness import is_of, refuse_gaps, strict_by_environment
 from ssd_aot.runtime.warming import warm_up
 from ssd_aot.runtime.workspaces import Workspaces
 from ssd_aot.signatures import Signature
@@ -78,12 +79,11 @@ class DeviceModules:
 
 
 def _serves(entry: VariantEntry, models: frozenset[str], tp: int | None) -> bool:
-    """Whether some signature that needs the variant is of these models (empty: any) and size."""
-    for signature in entry.signatures:
-        model, size, _ = signature.split("/", 2)
-        if (not models or model in models) and tp in (None, int(size.removeprefix("tp"))):
-            return True
-    return False
+    """Whether some signature that needs the variant is of these models (empty: any) and size.
+    What was recorded has no signatures, and serves whatever is loaded."""
+    if not entry.signatures:
+        return True
+    return any(is_of(signature, models, tp) for signature in entry.signatures)
 
 
 class LoadedBundle:
@@ -181,19 +181,21 @@ def load(
     `models` and `tp` restrict it to the signatures of those models and that tensor-parallel size
     (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
     module is loaded and every signature called once now, as an engine's mixer shapes its tensors;
-    else modules load when first launched. `strict` wants a target measured on this
-    very GPU model: a borrowed one is refused. `digest` pins the bundle, and so does
+    else modules load when first launched. `strict`, which SSD_AOT_STRICT=1 asks for as well, wants
+    a target measured on this very GPU model, where a borrowed one is refused, and every launch that
+    the build planned for the signatures named. `digest` pins the bundle, and so does
     SSD_AOT_DIGEST in the environment; the two must not differ.
 
     For an engine's kernels `warm` loads those of the modules that the engine has imported onto the
     current device, and `strict` makes Triton's compilations and tunings errors in this process.
 
-    Raises `BundleError` for a bundle that is not whole or was changed, `MismatchError` for one
-    that is not for this device, launch interface or digest, `UsageError` for models it lacks
-    and for a pin that is none.
+    Raises `BundleError` for a bundle that is not whole or was changed, or that lacks what `strict`
+    wants, `MismatchError` for one that is not for this device, launch interface or digest,
+    `UsageError` for models it lacks and for a pin that is none.
     """
     bundle = accept(path, digest, allow_incomplete=allow_incomplete)
     manifest = bundle.manifest
+    strict = strict or strict_by_environment()
     if manifest.triton is not None:
         return _load_engine(bundle, models, tp, warm, strict)
     if manifest.launch_abi != launch_abi():
@@ -202,6 +204,8 @@ def load(
                             mend="rebuild the bundle with this release of ssd-aot")  # fmt: skip
     refuse_changed(bundle)
     wanted = frozenset(_wanted_models(manifest, models, tp))
+    if strict:
+        refuse_gaps(bundle, wanted, tp)
     indices = [_current_device()] if devices is None else sorted(devices)
     modules: dict[int, DeviceModules] = {}
     for index in indices:
@@ -236,6 +240,8 @@ def _load_engine(
     from ssd_aot.runtime.engine_loading import load_engine
 
     wanted = frozenset(_wanted_models(bundle.manifest, models, tp))
+    if strict:
+        refuse_gaps(bundle, wanted, tp)
     loaded = load_engine(bundle, strict=strict)
     if warm:
         loaded.preload(lambda entry: _serves(entry, wanted, tp))

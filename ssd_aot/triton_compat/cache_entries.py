@@ -13,10 +13,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
 from ssd_aot.errors import BuildError
-from ssd_aot.launches import Argument, Constant, Variant
+from ssd_aot.launches import Constant, Variant
 from ssd_aot.targets import Target
 from ssd_aot.threads import environment_of_the_user
-from ssd_aot.triton_compat.capturing import DTYPE
 from ssd_aot.triton_compat.compilation import (
     CompiledObject,
     alone,
@@ -26,6 +25,7 @@ from ssd_aot.triton_compat.compilation import (
     reason_of,
 )
 from ssd_aot.triton_compat.host_modules import launcher_source
+from ssd_aot.triton_compat.values import decoded, specialised
 
 
 def compile_entry(function: Any, variant: Variant, target: Target, key: str) -> CompiledObject:
@@ -91,33 +91,13 @@ def launch_source(
             bound[parameter.name] = decoded(value)
             classes.append(("constexpr", bound[parameter.name]))
         else:
-            kind, found, value = _specialised(parameter, argument)
+            kind, found, value = specialised(parameter, argument)
             bound[parameter.name] = value
             classes.append((kind, found))
     # The architecture is the target's own and no option of the launch.
     named = {name: value for name, value in options.items() if name != "arch"}
     _, types, constants, attributes = function._pack_args(backend, named, bound, classes, None)
     return ASTSource(function, types, constants, attributes)
-
-
-def _specialised(parameter: Any, argument: Argument) -> tuple[str, Any, Any]:
-    """The type, the class and a value of an argument, as the binder of a kernel gives them."""
-    if argument.type == "none":
-        return "constexpr", None, None
-    if argument.specialisation == "==1":
-        if parameter.annotation_type:
-            return str(parameter.annotation_type), 1, 1
-        return "constexpr", 1, 1
-    if not argument.specialisation or parameter.do_not_specialize:
-        return argument.type, None, None
-    return argument.type, "D" if argument.specialisation in ("aligned", "%16") else "", None
-
-
-def decoded(value: Constant) -> Any:
-    """A constexpr from its spelling in a launch (see `capturing.DTYPE`)."""
-    if isinstance(value, str) and value.startswith(DTYPE):
-        return triton.language.dtype(value.removeprefix(DTYPE))
-    return value
 
 
 def _metadata(kernel: Any) -> bytes:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import triton
 from triton import knobs
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.compiler import ASTSource
@@ -24,12 +23,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.cache import get_cache_key
 from triton.runtime.jit import JITFunction
 
-from ssd_aot.errors import BuildError
-from ssd_aot.launches import Argument, Configuration, Constant, Launch
-
-DTYPE = "tl."
-"""Begins the spelling of a constexpr that is one of Triton's dtypes: `tl.bf16`."""
-_OPTIONS_OF_A_CANDIDATE = ("num_warps", "num_stages", "maxnreg")
+from ssd_aot.bundle.manifest import KernelText
+from ssd_aot.launches import Configuration, Launch
+from ssd_aot.triton_compat.describing import describe
+from ssd_aot.triton_compat.kernel import kernel_text
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ class CapturedLaunch:
     source_sha256: str
     candidates: tuple[CapturedCandidate, ...]
     tuning: TuningResult | None = None
+    text: KernelText | None = None
 
 
 @dataclass(eq=False)
@@ -198,7 +196,7 @@ def capturing(report: Callable[[CapturedLaunch], None]) -> Iterator[Capture]:
         kernels, _, _, backend, _ = function.device_caches[device]
         source = ASTSource(function, signature, constants, attributes)
         named = get_cache_key(source, backend, options, get_cache_invalidating_env_vars())
-        launch, configuration = _describe(function, signature, constants, attributes, options,
+        launch, configuration = describe(function, signature, constants, attributes, options,
                                           backend)  # fmt: skip
         candidate = CapturedCandidate(
             configuration, hashlib.sha256(named.encode()).hexdigest(), launch_key=key
@@ -272,72 +270,13 @@ class _NoCache:
         return filename
 
 
-def _describe(
-    function: Any, signature: Any, constants: Any, attributes: Any, options: Any, backend: Any
-) -> tuple[Launch, Configuration]:
-    """The launch with every constexpr in it, and the configuration with none."""
-    constexprs: list[tuple[str, Constant]] = []
-    arguments: list[Argument] = []
-    for parameter in function.params:
-        name, path = parameter.name, (parameter.num,)
-        kind = signature[name]
-        if parameter.is_constexpr:
-            constexprs.append((name, _constant(function, name, constants[path])))
-        elif kind == "constexpr":
-            value = constants[path]
-            arguments.append(
-                Argument(name, "none") if value is None else Argument(name, "i32", "==1")
-            )
-        elif not isinstance(kind, str):
-            raise BuildError(
-                "tuple arguments are not supported",
-                where=f"{function.__name__}: {name}",
-                found=str(kind),
-                wanted="a number, a tensor or None",
-            )
-        else:
-            divisible = path in attributes and bool(attributes[path])
-            arguments.append(Argument(name, kind, _class(kind, divisible)))
-    usual = backend.parse_options({})
-    given = tuple(
-        (name, value)
-        for name, value in sorted(vars(options).items())
-        if name not in _OPTIONS_OF_A_CANDIDATE and value != getattr(usual, name)
-    )
-    launch = Launch(
-        f"{function.__module__}:{function.fn.__qualname__}",
-        tuple(constexprs),
-        tuple(arguments),
-        given,
-    )
-    return launch, Configuration((), options.num_warps, options.num_stages, options.maxnreg)
-
-
-def _class(kind: str, divisible: bool) -> str:
-    if kind.startswith("*"):
-        return "aligned" if divisible else "unaligned"
-    if kind[0] in "iu" and kind not in ("u1", "i1"):
-        return "%16" if divisible else "other"
-    return ""
-
-
-def _constant(function: Any, name: str, value: Any) -> Constant:
-    value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
-    if isinstance(value, triton.language.dtype):
-        return f"{DTYPE}{value.name}"
-    text = isinstance(value, str) and not value.startswith(DTYPE)
-    if value is None or text or isinstance(value, bool | int | float):
-        return value  # type: ignore[no-any-return]
-    raise BuildError(
-        "a constexpr of this kind is not supported",
-        where=f"{function.__name__}: {name}",
-        found=f"{type(value).__name__} {value}",
-        wanted="a number, a text, a truth value or None",
-    )
-
-
 def _plain(kernel: _Kernel) -> CapturedLaunch:
-    return CapturedLaunch(kernel.launch, kernel.source_sha256, (kernel.candidate,))
+    return CapturedLaunch(
+        kernel.launch,
+        kernel.source_sha256,
+        (kernel.candidate,),
+        text=kernel_text(kernel.function),
+    )
 
 
 def _tuned(tuning: _Tuning, final: _Kernel) -> CapturedLaunch:
@@ -371,4 +310,5 @@ def _tuned(tuning: _Tuning, final: _Kernel) -> CapturedLaunch:
         final.source_sha256,
         candidates,
         result,
+        kernel_text(final.function),
     )

@@ -136,9 +136,14 @@ def _signature(function: Any, variant: Variant) -> _Signature:
                 raise _wrong(variant, "a parameter of the kernel is not given", name)
             types[name] = "constexpr"
             constants[path] = given.get(name, parameter.default)
+        elif argument.is_tuple:
+            # Compiled by Triton's own launch path alone (`cache_entries`).
+            parameters += _runtime_leaves(parameter, argument)
         elif argument.type == "none":
             types[name] = "constexpr"
             constants[path] = None
+        elif argument.type.startswith("="):
+            types[name] = "constexpr"
         elif argument.specialisation == "==1" and not parameter.annotation_type:
             # With a type annotation Triton keeps the argument, though it keys on the 1
             # (`create_function_from_signature`: 3.6.0, 3.7.1, 3.8.0, 3.9.0).
@@ -151,6 +156,17 @@ def _signature(function: Any, variant: Variant) -> _Signature:
                 attributes[path] = _DIVISIBLE_BY_16
             parameters.append((name, argument.type))
     return _Signature(types, constants, attributes, tuple(parameters))
+
+
+def _runtime_leaves(parameter: Any, argument: Argument) -> list[tuple[str, str]]:
+    """Those elements of a tuple that the compiled kernel takes, as parameters of their own."""
+    return [
+        (leaf.name, leaf.type)
+        for leaf in argument.leaves
+        if leaf.type != "none"
+        and not leaf.type.startswith("=")
+        and (leaf.specialisation != "==1" or parameter.annotation_type)
+    ]
 
 
 def _refuse_unsupported(variant: Variant, argument: Argument) -> None:

@@ -1,0 +1,43 @@
+"""Strict mode: a gap ends the program where it is found, at load wherever it can be known then.
+
+A rank that compiles keeps the others waiting in a collective until they give up. What a bundle
+lacks is therefore told from its manifest alone, by each rank for itself and in the same words.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from ssd_aot.bundle.needs import unmet
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.errors import BundleError
+
+STRICT = "SSD_AOT_STRICT"
+SHOWN = 5
+
+
+def strict_by_environment() -> bool:
+    return os.environ.get(STRICT, "") not in ("", "0")
+
+
+def is_of(signature: str, models: Collection[str], tp: int | None) -> bool:
+    """Whether a signature's id is of these models (empty: any) and tensor-parallel size."""
+    model, size, _ = signature.split("/", 2)
+    return (not models or model in models) and tp in (None, int(size.removeprefix("tp")))
+
+
+def refuse_gaps(bundle: Bundle, models: Collection[str] = (), tp: int | None = None) -> None:
+    """Raises BundleError where the bundle lacks what its build planned for the signatures of these
+    models and that size; the message names no path, so that all ranks have the same."""
+    gaps = list(unmet(bundle.manifest, lambda signature: is_of(signature, models, tp)))
+    if not gaps:
+        return
+    more = f"\n          and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
+    raise BundleError(
+        "the bundle lacks what its signatures need, and strict mode wants all of it",
+        where=f"bundle {bundle.digest[:12]}",
+        found="\n          ".join(gaps[:SHOWN]) + more,
+        wanted="every launch and tuning result that the build planned",
+        mend="ship the bundle as it was built, or build it anew",
+    )
