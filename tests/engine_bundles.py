@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,6 +19,8 @@ from signature_builders import signature
 from spec_builders import write_spec
 
 from ssd_aot.build_report import BuildReport
+from ssd_aot.bundle.store import Bundle
+from ssd_aot.bundle.writer import BundleWriter
 from ssd_aot.engines.building import build_engine
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.presenting import presented
@@ -42,8 +45,9 @@ Calls = Callable[[Any, Signature], object]
 
 
 def scan(op: Any, signature: Signature) -> None:
-    """Every style of launch: autotuned and pruned, by a heuristic, not specialised, and with
+    """Every style of launch: autotuned, pruned, by a heuristic, not specialised, and with
     arguments that are None, unaligned, or a dtype."""
+    op.run_copied(signature.nheads)
     op.run_pruned(signature.nheads)
     op.run_by_heuristic(signature.nheads)
     op.run_unspecialised(signature.nheads)
@@ -98,6 +102,22 @@ def build(
     spec = load_spec([write_spec(out.parent, text)])
     with installed(calls):
         return build_engine(spec, [target(gpu) for gpu in gpus], out, jobs=2, **options)
+
+
+def rewritten(built: Path, out: Path, **changes: Any) -> Path:
+    """The bundle with fields of its manifest replaced, by somebody who writes bundles."""
+    bundle = Bundle.open(built)
+    writer = BundleWriter(out)
+    for path, _, _ in bundle.manifest.files:
+        writer.add_file(path, (bundle.path / path).read_bytes())
+    writer.commit(replace(bundle.manifest, **changes))
+    return out
+
+
+def of_toolchain(built: Path, out: Path, **changes: Any) -> Path:
+    """The bundle as built by another toolchain."""
+    toolchain = replace(Bundle.open(built).manifest.toolchain, **changes)
+    return rewritten(built, out, toolchain=toolchain)
 
 
 @contextmanager

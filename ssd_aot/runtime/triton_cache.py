@@ -14,8 +14,10 @@ from typing import Any
 from triton import knobs
 from triton.runtime.cache import CacheManager, FileCacheManager
 
+from ssd_aot.errors import HostError
 from ssd_aot.runtime.triton_service import SERVICE
 
+_TUNING = ".autotune.json"
 MANAGER = "ssd_aot.runtime.triton_cache:BundleCacheManager"
 
 
@@ -53,10 +55,18 @@ class BundleCacheManager(CacheManager):  # type: ignore[misc]
         return ordinary or None
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        return str(self._ordinary().put(data, filename, binary))
+        try:
+            return str(self._ordinary().put(data, filename, binary))
+        except (OSError, RuntimeError) as error:
+            if filename.endswith(_TUNING):
+                return filename  # The process has its choice, and nobody reads the file again.
+            raise self._cannot_be_kept(filename, error) from error
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
-        return str(self._ordinary().put_group(filename, group))
+        try:
+            return str(self._ordinary().put_group(filename, group))
+        except (OSError, RuntimeError) as error:
+            raise self._cannot_be_kept(filename, error) from error
 
     def _ordinary_has(self) -> bool:
         """Whether there is a folder to look into: the ordinary manager makes one even to look."""
@@ -67,7 +77,24 @@ class BundleCacheManager(CacheManager):  # type: ignore[misc]
 
     def _ordinary(self) -> Any:
         key, override, dump = self._arguments
-        return FileCacheManager(key, override=override, dump=dump)
+        manager = FileCacheManager(key, override=override, dump=dump)
+        # A group names its files by these paths, and the working folder may change (the attribute:
+        # 3.6.0 to 3.9.0).
+        manager.cache_dir = os.path.abspath(manager.cache_dir)
+        return manager
+
+    def _cannot_be_kept(self, filename: str, error: Exception) -> HostError:
+        """Triton's own words would tell of a folder, where the kernel is what matters."""
+        bundles = ", ".join(str(one.bundle.path) for one in SERVICE.served) or "no bundle"
+        folder = knobs.cache.dir
+        return HostError(
+            "Triton compiled what no bundle has, and has no place to keep it",
+            where=filename.removeprefix("__grp__"),
+            found=f"key {self._hex}; TRITON_CACHE_DIR {folder or 'is empty'}: "
+            + str(getattr(error, "strerror", "") or error),
+            wanted=f"an entry in what is in service ({bundles}), or a folder to write to",
+            mend="build a bundle that covers it, or set TRITON_CACHE_DIR to a writable folder",
+        )
 
 
 def _load_what_the_environment_names() -> None:

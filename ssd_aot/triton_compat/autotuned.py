@@ -28,13 +28,16 @@ def launch_by_the_tuner() -> None:
 
 def _run_remembered(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     try:
-        remembered = tuner.__dict__["_ssd_aot_choices"]
+        remembered, by_value = tuner.__dict__["_ssd_aot_choices"]
     except KeyError:
-        remembered = tuner._ssd_aot_choices = {}
+        by_value = tuple(name in tuner.keys for name in tuner.arg_names)
+        remembered, _ = tuner._ssd_aot_choices = {}, by_value
     key = (
-        len(args),
         tuple(kwargs),
-        *[_identity(argument) for argument in args],
+        *[
+            argument if valued else getattr(argument, "dtype", None)
+            for argument, valued in zip(args, by_value, strict=False)
+        ],
         *[getattr(argument, "dtype", None) for argument in kwargs.values()],
         *[kwargs.get(name) for name in tuner.keys],
     )
@@ -52,9 +55,3 @@ def _run_remembered(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     if config.pre_hook is None and not knobs.autotuning.print:
         remembered[key] = config, config.all_kwargs()
     return launched
-
-
-def _identity(argument: Any) -> Any:
-    """A positional argument may be one of the key: its value, or the dtype of a tensor."""
-    dtype = getattr(argument, "dtype", None)
-    return argument if dtype is None else dtype

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -95,25 +96,28 @@ def launcher_source(source: Any, metadata: Any) -> HostSource | None:
 def build_host_module(source: HostSource) -> bytes:
     """The shared object, by Triton's own command. Raises HostError without a C compiler, BuildError
     when it fails."""
-    with tempfile.TemporaryDirectory(prefix="ssd-aot-") as scratch, _driver_library() as libraries:
-        path = Path(scratch) / f"{source.name}.c"
-        path.write_text(source.text)
-        try:
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="ssd-aot-") as scratch,
+            _driver_library(source.text) as libraries,
+        ):
+            path = Path(scratch) / f"{source.name}.c"
+            path.write_text(source.text)
             # (name, source, folder, library folders, include folders, libraries, flags):
             # 3.6.0 to 3.9.0.
             built = build._build(
                 source.name, str(path), scratch, [libraries], cuda_driver.include_dirs,
                 cuda_driver.libraries, [*_WITHOUT_PATHS, *_nameless(scratch)],
             )  # fmt: skip
-        except subprocess.CalledProcessError as error:
-            raise BuildError(
-                "the C compiler failed on a module of Triton's",
-                where=f"{source.name}.c",
-                found=f"exit code {error.returncode} of {' '.join(map(str, error.cmd))}",
-                wanted="a C compiler with Python's headers",
-                mend="install python3-dev, and see the compiler's own message above",
-            ) from error
-        return Path(built).read_bytes()
+            return Path(built).read_bytes()
+    except subprocess.CalledProcessError as error:
+        raise BuildError(
+            "the C compiler failed on a module of Triton's",
+            where=f"{source.name}.c",
+            found=f"exit code {error.returncode} of {' '.join(map(str, error.cmd))}",
+            wanted="a C compiler with Python's headers",
+            mend="install python3-dev, and see the compiler's own message above",
+        ) from error
 
 
 def _nameless(scratch: str) -> Iterator[str]:
@@ -124,14 +128,21 @@ def _nameless(scratch: str) -> Iterator[str]:
 
 
 @contextmanager
-def _driver_library() -> Iterator[str]:
-    """A folder with an empty library of the driver's name: linking asks for no more, and the real
-    one is found at run time."""
+def _driver_library(text: str) -> Iterator[str]:
+    """A folder with a library of the driver's name: linking asks for no more, and the real one is
+    found at run time.
+
+    It has what the text may call: linkers that are set up with `--as-needed`, as Debian's and
+    Ubuntu's are, note no library that nothing is taken from.
+    """
     with tempfile.TemporaryDirectory(prefix="ssd-aot-") as folder:
         name = "libcuda.so.1"
+        called = sorted(set(re.findall(r"\bcu[A-Z]\w+", text)))
         subprocess.run(
-            [_compiler(), "-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{name}", "-o", name],
+            [_compiler(), "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{name}", "-o", name],
             cwd=folder,
+            input="".join(f"void {function}(void) {{}}\n" for function in called),
+            text=True,
             check=True,
         )
         yield folder

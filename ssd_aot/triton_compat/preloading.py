@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from typing import Any
 
 import triton
+from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.compiler import make_backend
-from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import get_cache_key
 from triton.runtime.driver import driver
 
 from ssd_aot.bundle.manifest import VariantEntry
+from ssd_aot.errors import BuildError
 from ssd_aot.triton_compat.cache_entries import launch_source
 from ssd_aot.triton_compat.compilation import launch_options
 from ssd_aot.triton_compat.kernel import kernel_function
+
+
+class _NothingStored(Exception):
+    """In the place of a measurement."""
 
 
 def current_arch() -> tuple[int, int]:
@@ -22,16 +30,26 @@ def current_arch() -> tuple[int, int]:
     return number // 10, number % 10
 
 
-def preload_kernel(entry: VariantEntry, launch_key: str) -> int:
-    """Load a variant's module on the current device; 0 where the process has it already."""
-    function = kernel_function(entry.launch.kernel)
+def preload_kernel(entry: VariantEntry, key: str, launch_key: str) -> int:
+    """Load a variant's module on the current device; 0 where the process has it already, and where
+    the kernel as it is imported here is not the one of `key`, which Triton would compile."""
+    try:
+        function = kernel_function(entry.launch.kernel)
+    except BuildError:
+        return 0
     device = driver.active.get_current_device()
     # {launch key: kernel} is the first of the five of a device's caches (3.6.0 to 3.9.0).
     kernels, _, target, _, _ = function.device_caches[device]
     if launch_key in kernels:
         return 0
     options = launch_options(entry.variant, target.arch)
-    source = launch_source(function, entry.variant, make_backend(target), options)
+    backend = make_backend(target)
+    source = launch_source(function, entry.variant, backend, options)
+    named = get_cache_key(
+        source, backend, backend.parse_options(options), get_cache_invalidating_env_vars()
+    )
+    if hashlib.sha256(named.encode()).hexdigest() != key:
+        return 0
     kernel = triton.compile(source, target=target, options=options)
     kernel._init_handles()
     kernels[launch_key] = kernel
@@ -39,11 +57,25 @@ def preload_kernel(entry: VariantEntry, launch_key: str) -> int:
 
 
 def preload_tuning(kernel: str, stored: dict[str, Any]) -> None:
-    """Give an autotuner a stored choice: {"key": [...], "configs_timings": [[config, …]]}."""
+    """Let an autotuner look up the stored choice of a key: {"key": [...], "configs_timings": …}.
+
+    Triton's own look-up holds it against the candidates that there are now. Those of a tuner that
+    prunes are known with a launch alone: its look-up is left to the first.
+    """
     module, _, name = kernel.partition(":")
     found: Any = getattr(importlib.import_module(module), name, None)
     while found is not None and not isinstance(found, Autotuner):
         found = getattr(found, "fn", None)
-    if found is not None:
-        key = tuple(stored["key"])
-        found.cache.setdefault(key, Config(**stored["configs_timings"][0][0]))
+    if found is None or found.early_config_prune or found.perf_model:
+        return
+    key = tuple(stored["key"])
+    if key not in found.cache:
+        try:
+            # (tuning key, candidates, measurement): 3.6.0 to 3.9.0.
+            found.check_disk_cache(key, found.configs, _refuse)
+        except _NothingStored:
+            return
+
+
+def _refuse() -> None:
+    raise _NothingStored

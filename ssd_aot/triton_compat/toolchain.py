@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import triton
 from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton.runtime import cache
 
 from ssd_aot.bundle.manifest import Toolchain
 from ssd_aot.errors import HostError
@@ -52,10 +53,31 @@ def toolchain() -> Toolchain:
         triton_version=str(triton.__version__),
         triton_content=triton_content(Path(triton.__file__).parent),
         ptxas_version=ptxas_versions(),
-        python_abi=sysconfig.get_config_var("SOABI") or "",
+        python_abi=_python_abi(),
         platform=sysconfig.get_platform(),
         environment=_environment(),
     )
+
+
+def take_version(version: str) -> None:
+    """Let Triton's keys be those of a build of the same files that calls itself `version`: they
+    hold its version string beside the content (`triton_key`: 3.6.0 to 3.9.0)."""
+    if cache.__version__ != version:
+        cache.__version__ = version
+        cache.triton_key.cache_clear()
+
+
+def _python_abi() -> str:
+    found = sysconfig.get_config_var("SOABI")
+    if not found:
+        raise HostError(
+            "the identity of this Python cannot be read, and nothing is compiled without it",
+            where="sysconfig: SOABI",
+            found="nothing",
+            wanted="a name such as cpython-312-x86_64-linux-gnu",
+            mend="use a CPython that was installed with its sysconfig data",
+        )
+    return str(found)
 
 
 @lru_cache(maxsize=8)
@@ -103,28 +125,61 @@ def _environment() -> tuple[tuple[str, str], ...]:
     # `{name: value}` of those that are set (3.6.0, 3.7.1, 3.8.0, 3.9.0).
     values.update(get_cache_invalidating_env_vars())
     return tuple(
-        (name, _without_paths(value)) for name, value in sorted(values.items()) if name not in _OWN
+        (name, _without_paths(name, value))
+        for name, value in sorted(values.items())
+        if name not in _OWN
     )
 
 
-def _without_paths(value: str) -> str:
+def _without_paths(name: str, value: str) -> str:
     """A file counts by its content, so that the same toolchain elsewhere is the same toolchain."""
     if not value.startswith("/"):
         return value
     try:
         return f"sha256:{hashlib.sha256(Path(value).read_bytes()).hexdigest()}"
-    except OSError:
-        return "a path"
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return "a path"  # No file, so none of whose content anything could be made.
+    except OSError as error:
+        raise HostError(
+            "a file that decides what is compiled cannot be read",
+            where=f"{name}={value}",
+            found=error.strerror or str(error),
+            mend="make it readable, or unset the variable",
+        ) from error
 
 
 def same_toolchain(found: Toolchain, wanted: Toolchain) -> list[Difference]:
     """The fields in which two toolchains differ; none means that they make the same code.
 
-    Triton counts by the content of its files: its version string is for people.
+    Triton counts by the content of its files: its version string is for people. What entails
+    others comes first: Triton for another platform has other files.
     """
+    pairs = (
+        ("platform", found.platform, wanted.platform),
+        ("python_abi", found.python_abi, wanted.python_abi),
+        ("triton_content", found.triton_content, wanted.triton_content),
+        ("ptxas_version", found.ptxas_version, wanted.ptxas_version),
+        (
+            "environment",
+            _variables(found.environment, wanted.environment),
+            _variables(wanted.environment, found.environment),
+        ),
+    )
+    versions = {found.triton_content: found, wanted.triton_content: wanted}
+
+    def spelled(value: str) -> str:
+        one = versions.get(value)
+        return f"Triton {one.triton_version}, files {value}" if one else value
+
     return [
-        Difference(field.name, str(getattr(found, field.name)), str(getattr(wanted, field.name)))
-        for field in fields(Toolchain)
-        if field.name != "triton_version"
-        and getattr(found, field.name) != getattr(wanted, field.name)
+        Difference(field, spelled(here), spelled(there))
+        for field, here, there in pairs
+        if here != there
     ]
+
+
+def _variables(these: tuple[tuple[str, str], ...], others: tuple[tuple[str, str], ...]) -> str:
+    """The variables whose values differ, as one side has them."""
+    mine, theirs = dict(these), dict(others)
+    differ = sorted(n for n in mine.keys() | theirs.keys() if mine.get(n) != theirs.get(n))
+    return ", ".join(f"{name}={mine[name]}" if name in mine else f"{name} unset" for name in differ)

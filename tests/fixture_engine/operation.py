@@ -26,6 +26,16 @@ def pruned(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.autotune(
+    configs=[triton.Config({"BLOCK": block}, num_warps=block // 16) for block in (16, 32)],
+    key=["n"],
+)
+@triton.jit
+def copied(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0), mask=i < n)
+
+
+@triton.autotune(
     configs=[triton.Config({"BLOCK": block}, pre_hook=HOOKED.append) for block in (16, 32)],
     key=[],
 )
@@ -67,6 +77,10 @@ def meta(*shape, dtype=torch.bfloat16):
 
 def run_pruned(n):
     pruned[lambda META: (triton.cdiv(n, META["BLOCK"]),)](meta(n), meta(n), n)
+
+
+def run_copied(n):
+    copied[lambda META: (triton.cdiv(n, META["BLOCK"]),)](meta(n), meta(n), n=n)
 
 
 def run_pruned_at(n, offset):
