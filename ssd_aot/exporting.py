@@ -11,6 +11,7 @@ from base64 import b32encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.triton_files import HostModule, TritonFiles
@@ -30,6 +31,16 @@ class Exported:
     tunings: int
     host_modules: int
     left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "serves_at": str(self.serves_at),
+            "kernels": self.kernels,
+            "tunings": self.tunings,
+            "host_modules": self.host_modules,
+            "left_out": list(self.left_out),
+        }
 
     def __str__(self) -> str:
         return (

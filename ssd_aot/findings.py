@@ -84,14 +84,19 @@ class Report:
         }
 
     def __str__(self) -> str:
+        return self.render()
+
+    def render(self, *, every: bool = False) -> str:
+        """For a terminal; with `every`, each failure however many are alike."""
         lines: list[str] = []
         for (status, check), group in groupby(self.findings, lambda f: (f.status, f.check)):
             alike = list(group)
-            for finding in alike[:SHOWN_ALIKE]:
+            shown = alike if every else alike[:SHOWN_ALIKE]
+            for finding in shown:
                 lines += finding.lines()
-            if len(alike) > SHOWN_ALIKE:
-                more = len(alike) - SHOWN_ALIKE
-                lines += _wrapped(f"{status:<12}", f"{check}: {more} more, all shown with --json")
+            more = len(alike) - len(shown)
+            if more:
+                lines += _wrapped(f"{status:<12}", f"{check}: {more} more, all shown with -v")
         for _, supplement in self.supplements:
             lines += supplement.lines()
         failed = len(self.failures)

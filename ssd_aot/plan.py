@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,13 +66,13 @@ class Plan:
         for planned in self.launches:
             launch = planned.launch
             values = " ".join(f"{name}={value}" for name, value in launch.constexprs)
-            types = " ".join(
-                f"{a.name}:{a.spelled()}" for a in launch.arguments if a.type[0] == "*"
+            types = ", ".join(
+                f"{a.name} {a.spelled()}" for a in launch.arguments if a.type[0] == "*"
             )
-            lines.append(f"{planned.target.name} {launch.kernel} {values}")
-            lines.append(f"    {types}")
             first, more = planned.signatures[0], len(planned.signatures) - 1
-            lines.append(f"    for {first}" + (f" and {more} more" if more else ""))
+            lines += _wrapped("", f"{planned.target.name} {launch.kernel} {values}")
+            lines += _wrapped("    ", types)
+            lines += _wrapped("    ", f"for {first}" + (f" and {more} more" if more else ""))
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -91,6 +92,13 @@ class Plan:
             ],
             "variants": self.variants,
         }
+
+
+def _wrapped(indent: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        text, 80, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
 
 
 def make_plan(

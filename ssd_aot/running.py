@@ -73,7 +73,9 @@ def run_signatures(
         if on_progress is not None:
             elapsed = time.monotonic() - began
             remaining = elapsed / done * (total - done)
-            on_progress(Progress(done, total, done - passed, elapsed, remaining, "ran"))
+            on_progress(
+                Progress(done, total, done - passed, elapsed, remaining, "ran", piece=identity)
+            )
     errors = ", ".join(
         f"{dtype}: outputs {j.out_error:.1e}, states {j.state_error:.1e}"
         for dtype, j in sorted(worst.items())

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from ssd_aot import terminal
 from ssd_aot.doctor.diagnosis import PURPOSES, Purpose
 
 
@@ -22,6 +23,9 @@ def doctor(purposes: tuple[Purpose, ...], as_json: bool) -> None:
     from ssd_aot.doctor.examining import examine
 
     diagnosis = examine()
-    click.echo(json.dumps(diagnosis.to_json()) if as_json else str(diagnosis))
+    if as_json:
+        click.echo(json.dumps(diagnosis.to_json()))
+    else:
+        terminal.show(str(diagnosis))
     if any(diagnosis.lacks(purpose) for purpose in purposes):
         sys.exit(3)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ssd_aot.commands.completing import bundles
+
 
 @click.command()
-@click.argument("bundle")
+@click.argument("bundle", shell_complete=bundles)
 @click.option("--at", metavar="PATH", help="Where the bundle lies in the image. [default: BUNDLE]")
 def env(bundle: str, at: str | None) -> None:
     """Print the lines of a Dockerfile with which an engine finds the bundle."""

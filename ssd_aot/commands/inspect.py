@@ -6,9 +6,11 @@ import json
 
 import click
 
+from ssd_aot.commands.completing import bundles
+
 
 @click.command()
-@click.argument("bundle")
+@click.argument("bundle", shell_complete=bundles)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def inspect(bundle: str, as_json: bool) -> None:
     """Show what is inside a bundle."""

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import click
 
+from ssd_aot.commands.completing import bundles
 from ssd_aot.commands.selecting import WrittenPath
 from ssd_aot.errors import UsageError
 
 
 @click.command()
-@click.argument("bundle")
+@click.argument("bundle", shell_complete=bundles)
 @click.option("-o", "--out", type=WrittenPath(), metavar="FILE",
               help="The archive, - for standard output. [default: BUNDLE.tar]")  # fmt: skip
 @click.option("--oci", type=WrittenPath(), metavar="DIR",

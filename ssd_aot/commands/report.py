@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
+from ssd_aot.commands.completing import bundles
+
 
 @click.command()
-@click.argument("bundle")
+@click.argument("bundle", shell_complete=bundles)
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("report.html"),
               show_default=True, metavar="FILE", help="The page to write.")  # fmt: skip
 @click.option("--tuning", "records", multiple=True, metavar="FILE",

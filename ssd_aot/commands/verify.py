@@ -7,12 +7,16 @@ import sys
 
 import click
 
+from ssd_aot import terminal
+from ssd_aot.commands.completing import bundles, gpu_names, spec_names
+
 
 @click.command()
-@click.argument("bundle")
-@click.option("--spec", "specs", multiple=True, metavar="FILE",
+@click.argument("bundle", shell_complete=bundles)
+@click.option("--spec", "specs", multiple=True, metavar="FILE", shell_complete=spec_names,
               help="Check against this spec. [default: the one in the bundle]")  # fmt: skip
-@click.option("--gpu", metavar="NAME", help="Check that the bundle serves this GPU.")
+@click.option("--gpu", metavar="NAME", shell_complete=gpu_names,
+              help="Check that the bundle serves this GPU.")  # fmt: skip
 @click.option("--digest", metavar="SHA256", help="Check that it is exactly this bundle.")
 @click.option("--run", "run_signatures", is_flag=True,
               help="Run every signature on the GPU here and check its results.")  # fmt: skip
@@ -44,6 +48,9 @@ def verify(
     report = check_bundle(
         bundle, specs=specs, gpu=gpu, digest=digest, run=run_signatures, fuzz=fuzz
     )
-    click.echo(json.dumps(report.to_json()) if as_json else str(report))
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        terminal.show(report.render(every=terminal.is_verbose()))
     if not report.passed:
         sys.exit(1)
