@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -213,7 +214,21 @@ def test_the_table_shows_winner_default_and_gain(made: CompiledCandidates, tmp_p
     report = run(made, FakeMeasure(times={("scan", best): 5.0}), tmp_path / "h200.json")
 
     row = next(line for line in str(report).splitlines() if line.startswith("scan 16x16 walk"))
-    assert str(best) in row and "15.0" in row and "20.0" in row and "1.333" in row
+    assert "15.0" in row and "20.0" in row and "1.333" in row
+    assert f"not the default but: {best} " in " ".join(str(report).split())
+
+
+def test_a_report_fits_a_terminal_and_is_json_too(made: CompiledCandidates, tmp_path: Path) -> None:
+    best = offered(made, "scan")[1]
+
+    report = run(made, FakeMeasure(times={("scan", best): 5.0}), tmp_path / "h200.json")
+
+    data = json.loads(json.dumps(report.to_json()))
+    scan = next(row for row in data["launches"] if row["kernel"] == "scan")
+    assert (scan["winner"], scan["default_us"]) == (best.to_json(), pytest.approx(20.0))
+    assert data["path"] == str(tmp_path / "h200.json")
+    own = [line for line in str(report).splitlines() if str(tmp_path) not in line]
+    assert max(map(len, own)) <= 80
 
 
 def test_a_second_run_measures_nothing_again(made: CompiledCandidates, tmp_path: Path) -> None:

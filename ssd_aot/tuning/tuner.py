@@ -7,13 +7,11 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ssd_aot.errors import UsageError
-from ssd_aot.launches import Launch
-from ssd_aot.layouts import FormRule
 from ssd_aot.progress import Progress
 from ssd_aot.tuning.attempts import Clock, Setting
 from ssd_aot.tuning.choices import SOURCE
@@ -25,53 +23,13 @@ from ssd_aot.tuning.groups import calls_of, make_groups
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.measuring import Measure
 from ssd_aot.tuning.record_text import read_record, write_record
-from ssd_aot.tuning.records import Entry, Record, Session, geometric_mean, merge
+from ssd_aot.tuning.records import Record, Session, merge
 from ssd_aot.tuning.searching import Search
 from ssd_aot.tuning.stations import OwnStation, Station
 from ssd_aot.tuning.team import Team
+from ssd_aot.tuning.tune_report import TuneReport
 
-
-@dataclass(frozen=True)
-class TuneReport:
-    """What a run of the tuner did: `fresh` trials ran now, `reused` were known; `left` names the
-    launches that the budget did not reach (empty: all are settled)."""
-
-    path: Path
-    tuned: tuple[tuple[Launch, Entry], ...]
-    form_rule: FormRule | None
-    fresh: int
-    reused: int
-    elapsed_s: float
-    left: tuple[str, ...]
-
-    def __str__(self) -> str:
-        header = ("kernel", "winner", "us", "default", "gain", "rejected", "spills")
-        rows = [header, *(_row(launch, entry) for launch, entry in self.tuned)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        lines += self._closing()
-        return "\n".join(lines)
-
-    def _closing(self) -> list[str]:
-        gains = [gain for gain in (_gain(entry) for _, entry in self.tuned) if gain is not None]
-        lines = []
-        if gains:
-            lines.append(f"tuned over default: {geometric_mean(gains):.3f} times as fast (mean)")
-        if self.form_rule is not None:
-            rule = self.form_rule
-            lines.append(
-                f"forms: walk from {rule.walk_programs} programs or up to {rule.walk_tokens} tokens"
-            )
-        lines.append(
-            f"{self.path}: {len(self.tuned)} launches settled, {self.fresh} trials measured, "
-            f"{self.reused} known before, in {self.elapsed_s:.0f} s"
-        )
-        if self.left:
-            lines.append(f"left by the budget: {len(self.left)} launches; run again to go on")
-        return lines
+__all__ = ["TuneReport", "merge_files", "now", "tune", "tune_on"]
 
 
 def tune(
@@ -173,45 +131,3 @@ def merge_files(paths: list[Path], out: Path) -> Record:
 def now() -> str:
     """The date of a session, UTC."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _row(launch: Launch, entry: Entry) -> tuple[str, ...]:
-    best, default = entry.trial(entry.winner), entry.trial(entry.default)
-    gain = _gain(entry)
-    rejected = sum(1 for trial in entry.trials if trial.rejected)
-    spills = max((trial.spill_bytes or 0 for trial in entry.trials), default=0)
-    winner = "the default" if entry.winner == entry.default else str(entry.winner)
-    return (
-        _label(launch),
-        winner if entry.winner else "none was right",
-        f"{best.mean_us:.1f}" if best and best.mean_us else "-",
-        f"{default.mean_us:.1f}" if default and default.mean_us else "-",
-        f"{gain:.3f}" if gain else "-",
-        f"{rejected}/{len(entry.trials)}",
-        f"to {spills} B" if spills else "-",
-    )
-
-
-def _gain(entry: Entry) -> float | None:
-    """How many times as fast as the default the winner is."""
-    best, default = entry.trial(entry.winner), entry.trial(entry.default)
-    if not best or not default or not best.mean_us or not default.mean_us:
-        return None
-    return default.mean_us / best.mean_us
-
-
-def _label(launch: Launch) -> str:
-    """What tells a kernel's launches apart, short."""
-    values = dict(launch.constexprs)
-    parts = [launch.kernel]
-    if "HEADDIM" in values:
-        parts.append(f"{values['HEADDIM']}x{values['DSTATE']}")
-    if launch.kernel == "scan":
-        parts.append("segments" if values["SEGMENT"] else "walk")
-    if values.get("SEGMENT"):
-        parts.append(str(values["SEGMENT"]))
-    if values.get("HAS_INITSTATES") and not (launch.kernel == "scan" and values["SEGMENT"]):
-        parts.append("init")
-    types = {a.name: a.type for a in launch.arguments}
-    parts += [types[name][1:] for name in ("final_states",) if types.get(name, "none") != "none"]
-    return " ".join(parts)
