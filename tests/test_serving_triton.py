@@ -295,7 +295,7 @@ def test_a_choice_among_other_candidates_is_never_taken(engine_bundle: Path, war
             with pytest.raises(MissingLaunchError) as caught:
                 load(engine_bundle, strict=True, warm=warm)
                 served.op.run_copied(32)
-            assert caught.value.where == "copied.autotune.json"
+            assert caught.value.where == f"{OPERATION}:copied"
             assert served.op.copied.cache == {}
 
     forked(work)
@@ -310,7 +310,7 @@ def test_what_no_bundle_has_is_refused_in_strict_mode_by_name(engine_bundle: Pat
             load(engine_bundle, strict=True)
             with pytest.raises(MissingLaunchError) as caught:
                 served.op.run_strided(1)
-            assert caught.value.where == "strided.json"
+            assert caught.value.where == f"{OPERATION}:strided"
             assert str(engine_bundle) in caught.value.wanted
             assert served.compilations == []
 

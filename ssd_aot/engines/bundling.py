@@ -142,6 +142,8 @@ def _add_tuning(writer: BundleWriter, target: Target, one: Built) -> CachedTunin
     content = {
         "key": json.loads(result.tuning_key),
         "configs_timings": [[json.loads(one.candidate.spelled), timing]],
+        # Triton reads no more than these; what the choice was made among is for `explain`.
+        "candidates": [json.loads(c.spelled) for c in one.traced.captured.candidates],
     }
     data = json.dumps(content, sort_keys=True).encode()
     sha256 = hashlib.sha256(data).hexdigest()

@@ -16,6 +16,7 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.runtime.accepting import accept, refuse_changed
+from ssd_aot.runtime.guard import watch_measurements
 from ssd_aot.runtime.strictness import refuse_gaps, strict_by_environment
 from ssd_aot.runtime.triton_service import BUNDLE, SERVICE, Served
 
@@ -166,6 +167,7 @@ def install() -> None:
     from ssd_aot.triton_compat.autotuned import launch_directly
 
     launch_directly()
+    watch_measurements()
     # An autotuner reads the setting once, when it is made (3.6.0 to 3.9.0).
     for found in gc.get_objects():
         # Asked by its type: an instance may answer for its class with a warning.

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.errors import MissingLaunchError
+from ssd_aot.runtime.guard import TUNING, Guard
 
-STRICT = "SSD_AOT_STRICT"
 BUNDLE = "SSD_AOT_BUNDLE"
 KERNELS = "SSD_AOT_KERNELS"
 CACHE_FOLDER = "TRITON_CACHE_DIR"
@@ -86,6 +85,7 @@ class TritonService:
     """Whether the environment named the bundle, and not the program."""
     asked: bool = False
     """Whether the environment was asked for a bundle already."""
+    guard: Guard = field(default_factory=Guard)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, served: Served, *, strict: bool) -> None:
@@ -119,15 +119,15 @@ class TritonService:
         """Nobody has it: Triton will compile, or tune, or build. Raises MissingLaunchError in
         strict mode."""
         self.misses[filename] += 1
-        if self.strict and self.served:
-            raise MissingLaunchError(
-                "Triton would compile or tune in this process, and strict mode forbids it",
-                where=filename,
-                found=f"no entry {key}",
-                wanted=f"an entry of {self.served[0].bundle.path} "
-                f"({self.served[0].bundle.digest[:12]})",
-                mend=f"build a bundle that covers it, or unset {STRICT}",
-            )
+        if self.served:
+            self.guard.missed([one.bundle for one in self.served], key, filename, self.strict)
+
+    def measured(self) -> None:
+        """An autotuner measures a candidate. Raises MissingLaunchError in strict mode."""
+        tuning = self.guard.unseen_tuning()
+        if tuning is not None:
+            self.misses[f"{tuning.kernel}{TUNING}"] += 1
+            self.guard.measured([one.bundle for one in self.served], tuning, self.strict)
 
     def status(self) -> dict[str, Any]:
         """Bundles, digests, hits and misses by file since load, and what changed under them."""
