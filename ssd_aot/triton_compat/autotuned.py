@@ -13,7 +13,7 @@ from typing import Any
 from triton import knobs
 from triton.runtime.autotuner import Autotuner
 
-_run = Autotuner.run
+THE_TUNERS_OWN = Autotuner.run
 
 
 def launch_directly() -> None:
@@ -23,7 +23,7 @@ def launch_directly() -> None:
 
 def launch_by_the_tuner() -> None:
     """Undo `launch_directly`."""
-    Autotuner.run = _run
+    Autotuner.run = THE_TUNERS_OWN
 
 
 def _run_remembered(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,12 +44,12 @@ def _run_remembered(tuner: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         choice = remembered.get(key)
     except TypeError:  # an argument of the key that cannot be hashed
-        return _run(tuner, *args, **kwargs)
+        return THE_TUNERS_OWN(tuner, *args, **kwargs)
     if choice is not None:
         config, named = choice
         tuner.best_config = config
         return tuner.fn.run(*args, **kwargs, **named)
-    launched = _run(tuner, *args, **kwargs)
+    launched = THE_TUNERS_OWN(tuner, *args, **kwargs)
     config = tuner.best_config
     # A hook has to see each launch, and printing is asked for by those who want the tuner's own.
     if config.pre_hook is None and not knobs.autotuning.print:
