@@ -18,6 +18,7 @@ from ssd_aot.errors import HostError
 from ssd_aot.problems import make_problem
 from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
+from ssd_aot.tables import WIDTH, cut
 
 HOST_ROUNDS = 5
 HOST_CALLS = 60
@@ -89,8 +90,9 @@ class Bench:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [", ".join(f"{key} {value}" for key, value in self.machine.items())]
-        lines += [f"not here: {name} ({why})" for name, why in self.absent.items()]
+        lines = cut(", ".join(f"{key} {value}" for key, value in self.machine.items()), WIDTH)
+        for name, why in self.absent.items():
+            lines += cut(f"not here: {name} ({why})", WIDTH)
         lines.append(f"{'workload':<36}{'contestant':<18}{'host us':>10}{'device us':>12}")
         for row in self.rows:
             device = f"{row.device.median_us:>12.1f}" if row.device else f"{'-':>12}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd_aot.bundle.manifest import Manifest
+from ssd_aot.tables import WIDTH
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,12 @@ class BuildReport:
 
     def __str__(self) -> str:
         facts = self.to_json()
-        tuned = ", ".join(f"tuned: {status} ({n})" for status, n in facts["tuning"].items())
+        tuned = [f"tuned: {status} ({n})" for status, n in facts["tuning"].items()]
+        held = (
+            f"  {facts['signatures']} signatures, {facts['variants']} variants, "
+            f"{facts['bytes'] / 1e6:.1f} MB"
+        )
+        together = "; ".join((held, ", ".join(tuned)))
         made = (
             "nothing to do, the bundle is there"
             if self.unchanged
@@ -60,8 +66,7 @@ class BuildReport:
         return "\n".join(
             (
                 f"{self.path}: {'complete' if facts['complete'] else 'INCOMPLETE'}, {made}",
-                f"  {facts['signatures']} signatures, {facts['variants']} variants, "
-                f"{facts['bytes'] / 1e6:.1f} MB; {tuned}",
+                *([together] if len(together) <= WIDTH else [held, *(f"  {t}" for t in tuned)]),
                 f"  digest {facts['digest']}",
             )
         )

@@ -88,6 +88,7 @@ def build(
                 found=_first(failures, rounds.untried),
                 wanted="a candidate of each that compiles and fits its target",
                 mend="mend what is named, drop the signatures, or build with --keep-going",
+                more=failures[SHOWN_FAILURES:],
             )
         manifest = _write(spec, _target_entries(targets, chooser), plan, choices, rounds, out)
         cache.discard()

@@ -63,6 +63,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except SsdAotError as error:
             terminal.warn(f"error: {error}")
+            for found in error.more if terminal.is_verbose() else ():
+                terminal.warn(f"failed: {found}")
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("\ninterrupted; a build that is run again continues", err=True)

@@ -16,6 +16,7 @@ class SsdAotError(Exception):
 
     `what` is one sentence; `where` is a file with line, a field, or a name; `found` and `wanted`
     are the two values that disagree; `mend` says what to do. Empty parts are left out when printed.
+    `more` is what was found beside the first that `found` shows; a verbose command shows it too.
     """
 
     what: str
@@ -23,6 +24,7 @@ class SsdAotError(Exception):
     found: str = ""
     wanted: str = ""
     mend: str = ""
+    more: tuple[str, ...] = ()
 
     exit_code: ClassVar[int] = 1
 
