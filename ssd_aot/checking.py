@@ -94,9 +94,10 @@ def _toolchain(bundle: Bundle) -> Iterator[Finding]:
         yield Finding("not checked", "toolchain", f"Triton is not here: {error}")
         return
     differences = [
-        difference for difference in same_toolchain(toolchain(), manifest.toolchain)
+        difference
+        for difference in same_toolchain(toolchain(of_engine=True), manifest.toolchain)
         if difference.field not in ("platform", "python_abi")
-    ]  # fmt: skip
+    ]
     for one in differences:
         what = f"toolchain.{one.field}: load refuses it here"
         mend = "build the bundle in the image that serves it"

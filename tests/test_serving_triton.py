@@ -512,25 +512,43 @@ def test_another_platform_is_named_before_what_it_entails(
     assert "linux-aarch64 (the bundle)" in error.wanted
 
 
-def test_a_variable_that_triton_keys_by_is_named_with_its_value(engine_bundle: Path) -> None:
+VARIABLES = {
+    "DISABLE_LLVM_OPT": ("1", "true"),
+    "MLIR_DISABLE_MULTITHREADING": ("1", "true"),
+    "TRITON_DEBUG": ("1", "true"),
+    "TRITON_DEFAULT_FP_FUSION": ("0", "false"),
+    "TRITON_DISABLE_LINE_INFO": ("1", "true"),
+    "TRITON_INSTRUMENTATION_MODE": ("fpsan", "fpsan"),
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_that_triton_keys_by_is_named_with_its_value(
+    name: str, engine_bundle: Path
+) -> None:
+    value, spelled = VARIABLES[name]
+
     def work() -> None:
+        knobs.refresh_knobs()
         error = refused(engine_bundle)
         assert isinstance(error, MismatchError)
-        assert error.found == "DISABLE_LLVM_OPT=true (this host)"
-        assert error.wanted == "DISABLE_LLVM_OPT unset (the bundle)"
+        assert error.found == f"{name}={spelled} (this host)"
+        assert error.wanted == f"{name} unset (the bundle)"
 
-    forked(work, DISABLE_LLVM_OPT="1")
+    forked(work, **{name: value})
 
 
-def test_a_bundle_is_made_and_served_under_the_same_variables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_bundle_is_made_and_served_under_the_same_variables(name: str, tmp_path: Path) -> None:
     def work() -> None:
+        knobs.refresh_knobs()
         build(tmp_path / "b", ONE_MODEL)
         with serving_process() as served:
-            load(tmp_path / "b", strict=True)
+            load(tmp_path / "b", strict=True, warm=True)
             served(EVEN)
-            assert len(served.found) == 7
+            assert len(served.loaded) == 7
 
-    forked(work, DISABLE_LLVM_OPT="1", MLIR_DISABLE_MULTITHREADING="0")
+    forked(work, **{name: VARIABLES[name][0]})
 
 
 def test_the_same_triton_under_another_version_string_is_the_same(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def write_bundle(
         signatures=tuple((s.id, s.to_json()) for s in signatures),
         source=Source(spec.source, version, _kernel_sources(parts)),
         launch_abi="",
-        toolchain=toolchain(),
+        toolchain=toolchain(of_engine=True),
         targets=tuple(_target_entry(part.target) for part in parts),
         variants=tuple(entries.values()),
         missing=tuple(sorted(failures)),

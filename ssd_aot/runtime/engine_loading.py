@@ -180,7 +180,7 @@ def check_identity(bundle: Bundle) -> None:
     values."""
     from ssd_aot.triton_compat.toolchain import same_toolchain, toolchain
 
-    differences = same_toolchain(toolchain(), bundle.manifest.toolchain)
+    differences = same_toolchain(toolchain(of_engine=True), bundle.manifest.toolchain)
     if differences:
         first, *others = differences
         more = f" (and in {', '.join(other.field for other in others)})" if others else ""

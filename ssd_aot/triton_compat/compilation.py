@@ -176,8 +176,11 @@ def _refuse_unsupported(variant: Variant, argument: Argument) -> None:
 
 def launch_options(variant: Variant, number: int) -> dict[str, Constant]:
     configuration = variant.configuration
-    # Triton 3.10 turns the default of `enable_fp_fusion` around; what a kernel is must not follow.
-    options: dict[str, Constant] = {"enable_fp_fusion": True, **dict(variant.launch.options)}
+    # Triton 3.10 turns the default of `enable_fp_fusion` around; what a kernel is must not follow,
+    # nor the variables TRITON_INSTRUMENTATION_MODE and, below, TRITON_OVERRIDE_ARCH.
+    options: dict[str, Constant] = {
+        "enable_fp_fusion": True, "instrumentation_mode": "", **dict(variant.launch.options)
+    }  # fmt: skip
     # `parse_options` drops a name that it does not know without a word (3.6.0 to 3.9.0).
     unknown = sorted(options.keys() - set(CUDAOptions.__dataclass_fields__))
     if unknown:
@@ -185,8 +188,7 @@ def launch_options(variant: Variant, number: int) -> dict[str, Constant]:
     options.update(num_warps=configuration.num_warps, num_stages=configuration.num_stages)
     if configuration.maxnreg is not None:
         options["maxnreg"] = configuration.maxnreg
-    # Given outright, so that neither TRITON_OVERRIDE_ARCH nor an instrumentation mode enters.
-    options.update(arch=f"sm{number}", instrumentation_mode="")
+    options["arch"] = f"sm{number}"
     return options
 
 

@@ -29,7 +29,8 @@ def describe(
         else:
             kind = signature[name]
             arguments.append(spelled_argument(name, kind, path, constants, attributes, where))
-    usual = backend.parse_options({})
+    # TRITON_DEFAULT_FP_FUSION turns a default around; `launch_options` goes by Triton's own.
+    usual = backend.parse_options({"enable_fp_fusion": True})
     given = tuple(
         (name, value)
         for name, value in sorted(vars(options).items())

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import triton
+from triton import knobs
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.runtime import cache
 
@@ -33,7 +34,7 @@ _ENVIRONMENT = (
     "TRITON_LIBDEVICE_PATH",
     "TRITON_MOCK_PTX_VERSION",
 )
-# Set by the compilation itself, whatever the user has.
+# Set by the compilation of builtin kernels itself, whatever the user has.
 _OWN = ("TRITON_DISABLE_LINE_INFO",)
 
 
@@ -46,16 +47,19 @@ class Difference:
     wanted: str
 
 
-def toolchain() -> Toolchain:
-    """What compiles in this process. Raises HostError when any part cannot be read: a made-up
-    identity would let code from one compiler pass for another's."""
+def toolchain(*, of_engine: bool = False) -> Toolchain:
+    """What compiles in this process, with `of_engine` what its engine's launches compile with.
+
+    Raises HostError when any part cannot be read: a made-up identity would let code from one
+    compiler pass for another's.
+    """
     return Toolchain(
         triton_version=str(triton.__version__),
         triton_content=triton_content(Path(triton.__file__).parent),
         ptxas_version=ptxas_versions(),
         python_abi=_python_abi(),
         platform=sysconfig.get_platform(),
-        environment=_environment(),
+        environment=_environment(of_engine),
     )
 
 
@@ -120,15 +124,19 @@ def _raise(error: OSError) -> None:
         raise error
 
 
-def _environment() -> tuple[tuple[str, str], ...]:
+def _environment(of_engine: bool) -> tuple[tuple[str, str], ...]:
     values = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # `{name: value}` of those that are set (3.6.0, 3.7.1, 3.8.0, 3.9.0).
     values.update(get_cache_invalidating_env_vars())
-    return tuple(
-        (name, _without_paths(name, value))
-        for name, value in sorted(values.items())
-        if name not in _OWN
-    )
+    if of_engine:
+        # `JITFunction.run` makes them options of every launch (3.6.0, 3.7.1, 3.8.0, 3.9.0).
+        if knobs.runtime.debug:
+            values["TRITON_DEBUG"] = "true"
+        if knobs.compilation.instrumentation_mode:
+            values["TRITON_INSTRUMENTATION_MODE"] = knobs.compilation.instrumentation_mode
+    else:
+        values = {name: value for name, value in values.items() if name not in _OWN}
+    return tuple((name, _without_paths(name, value)) for name, value in sorted(values.items()))
 
 
 def _without_paths(name: str, value: str) -> str:
