@@ -43,7 +43,7 @@ def check_bundle(
     not here or `run` finds no GPU.
     """
     spec = load_spec([resolve_spec(name) for name in specs]) if specs else None
-    if spec is not None:
+    if spec is not None and spec.recording is None:
         require_source(spec.source, spec.place("source"))
     pinned = pinned_digest(digest, "--digest")
     try:

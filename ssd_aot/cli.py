@@ -25,6 +25,7 @@ COMMANDS = (
     "inspect",
     "pack",
     "plan",
+    "record",
     "report",
     "spec",
     "tune",

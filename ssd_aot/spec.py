@@ -15,6 +15,8 @@ from ssd_aot.errors import SpecError
 from ssd_aot.geometry import ModelGeometry
 from ssd_aot.launches import Constant, canonical_json
 from ssd_aot.matrix import Section
+from ssd_aot.recording.reading import recording_from_json
+from ssd_aot.recording.recorded import Recording, merged
 from ssd_aot.signatures import expand, notices
 from ssd_aot.spec_reading import SOURCES, SpecFile, read_spec_file
 
@@ -31,7 +33,8 @@ class Spec:
     """What to build: where kernels come from, for which GPUs, and one section a file.
 
     Built in one order whatever order it was written in, so equal specs have equal digests. `pin`
-    fixes options of a kernel's configuration; the build checks it against the candidates.
+    fixes options of a kernel's configuration; the build checks it against the candidates. Source
+    `recording` has a recording in the place of sections.
     """
 
     sections: tuple[Section, ...]
@@ -39,6 +42,7 @@ class Spec:
     targets: tuple[str, ...] = ()
     pin: tuple[Pin, ...] = ()
     version: int = 1
+    recording: Recording | None = None
 
     def __post_init__(self) -> None:
         unique = {canonical_json(section.to_json()): section for section in self.sections}
@@ -75,13 +79,16 @@ class Spec:
 
     def normalised(self) -> dict[str, Any]:
         """Plain JSON values with every default filled in."""
-        return {
+        form: dict[str, Any] = {
             "version": self.version,
             "source": self.source,
             "targets": list(self.targets),
             "sections": [section.to_json() for section in self.sections],
             "pin": {kernel: dict(options) for kernel, options in self.pin},
         }
+        if self.recording is not None:
+            form["recording"] = self.recording.to_json()
+        return form
 
     @classmethod
     def from_normalised(cls, data: Mapping[str, Any]) -> Spec:
@@ -93,6 +100,9 @@ class Spec:
                 targets=tuple(data["targets"]),
                 sections=tuple(Section.from_json(entry) for entry in data["sections"]),
                 pin=tuple((kernel, tuple(o.items())) for kernel, o in data["pin"].items()),
+                recording=(
+                    recording_from_json(data["recording"], "spec") if "recording" in data else None
+                ),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise SpecError(
@@ -110,11 +120,13 @@ def load_spec(paths: Sequence[Path]) -> Spec:
         raise SpecError("no spec file given", mend="give a file, or one of the shipped names")
     files = [read_spec_file(Path(path)) for path in paths]
     _check_models(files)
+    recordings = [(f.recording, f.section.place("recording")) for f in files if f.recording]
     spec = Spec(
-        sections=tuple(entry.section for entry in files),
+        sections=tuple(entry.section for entry in files if entry.recording is None),
         source=_source(files),
         targets=tuple(name for entry in files for name in entry.targets),
         pin=_pins(files),
+        recording=merged(recordings) if recordings else None,
     )
     expand(spec)
     return spec
@@ -140,6 +152,16 @@ def _check_models(files: Sequence[SpecFile]) -> None:
 
 
 def _source(files: Sequence[SpecFile]) -> str:
+    recorded = [entry for entry in files if entry.recording is not None]
+    if recorded and len(recorded) < len(files):
+        other = next(entry for entry in files if entry.recording is None)
+        raise SpecError(
+            "a recording and a spec of models in one build",
+            where=other.section.place(""),
+            found="models",
+            wanted=f"a recording, as in {recorded[0].section.place('recording')}",
+            mend="build them apart: a program can load both bundles",
+        )
     stated = [(entry.source, entry.section.place("source")) for entry in files if entry.source]
     for source, place in stated:
         if source != stated[0][0]:

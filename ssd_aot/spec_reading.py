@@ -13,12 +13,15 @@ from ssd_aot.errors import SpecError
 from ssd_aot.geometry import LIMITS, ModelGeometry, check_chunk_size
 from ssd_aot.launches import Constant
 from ssd_aot.matrix import Exclusion, Section
+from ssd_aot.recording.reading import recording_of
+from ssd_aot.recording.recorded import Recording
 from ssd_aot.targets import target
 
 SOURCES = ("builtin", "vllm", "sglang", "mamba_ssm", "tensorrt_llm", "recording")
 
 _TOP = ("version", "source", "targets", "models", "matrix", "exclude", "pin", "max_num_seqs",
-        "max_num_batched_tokens")  # fmt: skip
+        "max_num_batched_tokens", "recording")  # fmt: skip
+_OF_A_RECORDING = ("version", "source", "targets", "pin", "recording")
 _MODEL = (*LIMITS, "tp", "chunk_size")
 _REQUIRED = ("nheads", "headdim", "dstate", "ngroups")
 
@@ -29,23 +32,28 @@ Pins = Mapping[tuple[str, str], Constant]
 
 @dataclass(frozen=True)
 class SpecFile:
-    """What one file says; `source` is None where it does not, `pins` go by kernel and option."""
+    """What one file says; `source` is None where it does not, `pins` go by kernel and option. One
+    with a `recording` has a section without models."""
 
     section: Section
     source: str | None
     targets: tuple[str, ...]
     pins: Pins
+    recording: Recording | None = None
 
 
 def read_spec_file(path: Path) -> SpecFile:
     """Reads and checks one spec file. Raises SpecError with file, line and field."""
     document = read_document(path)
     top = document.fields(_TOP)
+    if "recording" in top:
+        return _recorded(document, top)
     for name in ("version", "models"):
         if name not in top:
             raise _missing(document, name, top, ("version", "models"))
-    if top["version"].integer() != 1:
-        raise top["version"].error("a spec version this release does not read", "1")
+    _check_version(top["version"])
+    if "source" in top and top["source"].shown == "recording":
+        raise _missing(document, "recording", top, _OF_A_RECORDING)
     places = {"": document.line_place, **{name: item.line_place for name, item in top.items()}}
     limits = {
         name: top[name].integer()
@@ -67,6 +75,31 @@ def read_spec_file(path: Path) -> SpecFile:
         targets=_targets(top.get("targets")),
         pins=_pins(top.get("pin"), places),
     )
+
+
+def _recorded(document: Item, top: Mapping[str, Item]) -> SpecFile:
+    """A file that `ssd-aot record` wrote, with pins and targets that somebody may have added."""
+    for name in ("version", "source"):
+        if name not in top:
+            raise _missing(document, name, top, ("version", "source", "recording"))
+    _check_version(top["version"])
+    for name, item in top.items():
+        if name not in _OF_A_RECORDING:
+            raise item.error("a recording has no such field", ", ".join(_OF_A_RECORDING))
+    places = {"": document.line_place, **{name: item.line_place for name, item in top.items()}}
+    pins = _pins(top.get("pin"), places)
+    return SpecFile(
+        section=Section(models=(), places=places),
+        source=top["source"].text(("recording",)),
+        targets=_targets(top.get("targets")),
+        pins=pins,
+        recording=recording_of(top["recording"]),
+    )
+
+
+def _check_version(version: Item) -> None:
+    if version.integer() != 1:
+        raise version.error("a spec version this release does not read", "1")
 
 
 def _axes(matrix: Item | None, max_num_seqs: int, places: dict[str, str]) -> _Axes:

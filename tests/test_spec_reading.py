@@ -24,7 +24,7 @@ WRONG_VALUES = {
         MODEL + "sorce: vllm\n",
         3, "", "sorce",
         "version, source, targets, models, matrix, exclude, pin, max_num_seqs, "
-        "max_num_batched_tokens",
+        "max_num_batched_tokens, recording",
         "write source",
     ),
     "misspelt model field": (

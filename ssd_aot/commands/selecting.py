@@ -54,7 +54,9 @@ def read_selection(
     from ssd_aot.sources import require_source
 
     spec = load_spec([resolve_spec(name) for name in specs or ("default",)])
-    if source is None:
+    if source in (None, "recording") and spec.recording is not None:
+        pass  # A recording names its kernels itself.
+    elif source is None:
         require_source(spec.source, spec.place("source"))
     else:
         require_source(source, "--source")
@@ -71,7 +73,7 @@ def read_selection(
 
 def _left_out(spec: Spec) -> tuple[str, ...]:
     """What of the spec its engine does not have; builtin kernels have all of it."""
-    if spec.source == BUILTIN:
+    if spec.source == BUILTIN or spec.recording is not None:
         return ()
     from ssd_aot.engines.reaching import left_out
 

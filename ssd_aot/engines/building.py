@@ -15,6 +15,7 @@ from ssd_aot.engines.engine import require_installed
 from ssd_aot.engines.groups import TuningGroup, check_pins, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
+from ssd_aot.engines.recorded import as_recorded
 from ssd_aot.engines.rounds import compile_groups
 from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.errors import BuildError, SpecError
@@ -39,25 +40,26 @@ def build_engine(
     tune_at_serve: bool = False,
     show_progress: bool = False,
 ) -> BuildReport:
-    """Build the bundle of `spec`, whose source is an engine, for `targets` at `out`.
+    """Build the bundle of `spec`, whose source is an engine or a recording, for `targets` at `out`.
 
     Each autotuned kernel is there in the configuration that a record or, without one, the engine's
     own order chooses, with a tuning result that names it; with `tune_at_serve` in all of them and
     without results. Raises as `building.build`, and `HostError` where the engine is not installed.
     """
-    version = require_installed(spec.source, spec.place("source"))
+    recording = spec.recording
+    version = "" if recording else require_installed(spec.source, spec.place("source"))
     _check_one_model_an_architecture(targets)
     place, out = out, check_destination(out)
     for target in targets:
         check_ptxas(target)
-    signatures = reached_signatures(spec)
+    signatures = () if recording else reached_signatures(spec)
     parts = []
-    notes: dict[str, None] = {}
+    notes = {f"left out: {kernel}: {why}": None for kernel, why in left_out(spec)}
     with BuildCache.beside(out) as cache:
         folder = cache.folder
     for target in sorted(targets, key=lambda t: t.name):
         with EngineProcess(spec.source, target) as process:
-            traced = process.trace(signatures)
+            traced = process.trace_recording(recording) if recording else process.trace(signatures)
             choices = choose(spec, target, traced, records)
             if require_tuned:
                 refuse_untuned(
@@ -113,7 +115,13 @@ def choose(
     chooser = Chooser(tuple(records), toolchain(), tuple(sorted(sources.items())))
     groups = tuning_groups(traced)
     check_pins(spec, groups)
-    return {group: group.choose(spec, target, chooser) for group in groups}
+    choices = {group: group.choose(spec, target, chooser) for group in groups}
+    return as_recorded(choices, spec.recording, target) if spec.recording else choices
+
+
+def left_out(spec: Spec) -> tuple[tuple[str, str], ...]:
+    """The kernels of a recording that cannot be built from it, and why."""
+    return spec.recording.left_out if spec.recording else ()
 
 
 def _check_one_model_an_architecture(targets: Sequence[Target]) -> None:

@@ -22,13 +22,15 @@ def plan_engine(spec: Spec, targets: Sequence[Target]) -> Plan:
     Raises HostError where the engine is not installed, SpecError for signatures that it does not
     serve and for pins that match no candidate.
     """
-    require_installed(spec.source, spec.place("source"))
-    signatures = reached_signatures(spec)
+    recording = spec.recording
+    if recording is None:
+        require_installed(spec.source, spec.place("source"))
+    signatures = () if recording else reached_signatures(spec)
     launches: list[PlannedLaunch] = []
     sources: dict[str, str] = {}
     for target in targets:
         with EngineProcess(spec.source, target) as process:
-            traced = process.trace(signatures)
+            traced = process.trace_recording(recording) if recording else process.trace(signatures)
         sources.update({t.captured.launch.kernel: t.captured.source_sha256 for t in traced})
         by_default = Chooser((), toolchain(), ())
         found: dict[Launch, PlannedLaunch] = {}

@@ -10,8 +10,10 @@ from types import TracebackType
 
 from ssd_aot.build_cache import BuildCache
 from ssd_aot.compiling import CompileResult, CompileTask, compile_all
+from ssd_aot.engines.recorded import trace_recording
 from ssd_aot.engines.tracing import TracedLaunch, trace_engine
 from ssd_aot.progress import ProgressPrinter
+from ssd_aot.recording.recorded import Recording
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
@@ -41,6 +43,10 @@ class EngineProcess:
     def trace(self, signatures: Sequence[Signature]) -> tuple[TracedLaunch, ...]:
         """See `trace_engine`; called first."""
         return self._pool.submit(trace_engine, self._engine, self._target, signatures).result()
+
+    def trace_recording(self, recording: Recording) -> tuple[TracedLaunch, ...]:
+        """See `recorded.trace_recording`; called first, in the place of `trace`."""
+        return self._pool.submit(trace_recording, recording, self._target).result()
 
     def compile(
         self,

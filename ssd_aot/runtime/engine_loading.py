@@ -7,7 +7,6 @@ import gc
 import importlib
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -48,10 +47,14 @@ class LoadedEngineBundle:
         count = 0
         for kernel in files.kernels:
             entry = entries.get((kernel.target, kernel.variant))
-            if entry is not None and kernel.target == target.name and _imported(entry):
+            if (
+                entry is not None
+                and kernel.target == target.name
+                and _imported(entry.launch.kernel)
+            ):
                 count += preload_kernel(entry, kernel.key, kernel.launch_key)
         for tuning in files.tunings:
-            if tuning.target == target.name and tuning.kernel.partition(":")[0] in sys.modules:
+            if tuning.target == target.name and _imported(tuning.kernel):
                 stored = json.loads((self.bundle.path / tuning.path).read_text())
                 preload_tuning(tuning.kernel, stored)
         return count
@@ -70,7 +73,12 @@ class LoadedEngineBundle:
         if first is None:  # A candidate that does not fit tells no model.
             return
         served_models = _models(first)
-        self.preload(lambda entry: entry != first and bool(_models(entry) & served_models))
+        # What was recorded is of no model: all of it is the program's.
+        self.preload(
+            lambda entry: (
+                entry != first and (not entry.signatures or bool(_models(entry) & served_models))
+            )
+        )
 
 
 def _models(entry: VariantEntry) -> set[tuple[str, str]]:
@@ -78,9 +86,11 @@ def _models(entry: VariantEntry) -> set[tuple[str, str]]:
     return {tuple(name.split("/", 2)[:2]) for name in entry.signatures}  # type: ignore[misc]
 
 
-def _imported(entry: VariantEntry) -> bool:
+def _imported(kernel: str) -> bool:
     """Kernels of modules that the engine has not imported are not its own today."""
-    return entry.launch.kernel.partition(":")[0] in sys.modules
+    from ssd_aot.triton_compat.kernel import loaded_module
+
+    return loaded_module(kernel.partition(":")[0]) is not None
 
 
 def load_engine(

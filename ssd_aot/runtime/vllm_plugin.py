@@ -45,7 +45,10 @@ def register() -> None:
         _refuse_source(source, "builtin", "build one with --source builtin")
         _take_the_place_of_the_operation(path)
     else:
-        _refuse_source(source, "vllm", f"build one with --source vllm, or set {KERNELS}=builtin")
+        # A recording of vLLM holds its kernels as well, and those of everything else in it.
+        if source != "recording":
+            mend = f"build one with --source vllm, or set {KERNELS}=builtin"
+            _refuse_source(source, "vllm", mend)
         from ssd_aot.runtime.engine_loading import load_from_environment
 
         load_from_environment()

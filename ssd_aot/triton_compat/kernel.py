@@ -2,7 +2,7 @@
 
 A function of the program itself, which Python knows as `__main__`, is named by the program's
 module where it was started with `-m`, and else by its file: `serve.py:function`. Such a file is
-looked for in the folders of `scripts_in`, and run as a module that is not `__main__`.
+looked for in the folders of `look_for_programs_in`, and run as a module that is not `__main__`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -157,16 +156,12 @@ def refuse_unreachable(function: Any) -> None:
         )
 
 
-@contextmanager
-def scripts_in(folders: tuple[Path, ...]) -> Iterator[None]:
-    """Programs' files and the modules beside them are found in these folders as well."""
-    before = list(_folders), list(sys.path)
-    _folders[:0] = folders
-    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
-    try:
-        yield
-    finally:
-        _folders[:], sys.path[:] = before
+def look_for_programs_in(folders: Iterable[Path]) -> None:
+    """Find programs' files, and the modules beside them, in these folders as well from now on."""
+    for folder in folders:
+        if folder not in _folders:
+            _folders.append(folder)
+            sys.path.append(str(folder))
 
 
 def source_hash(function: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from typing import Any
 
 import triton
@@ -17,7 +16,7 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.errors import BuildError
 from ssd_aot.triton_compat.cache_entries import launch_source
 from ssd_aot.triton_compat.compilation import launch_options
-from ssd_aot.triton_compat.kernel import kernel_function
+from ssd_aot.triton_compat.kernel import kernel_function, loaded_module
 
 
 class _NothingStored(Exception):
@@ -63,7 +62,7 @@ def preload_tuning(kernel: str, stored: dict[str, Any]) -> None:
     prunes are known with a launch alone: its look-up is left to the first.
     """
     module, _, name = kernel.partition(":")
-    found: Any = getattr(importlib.import_module(module), name, None)
+    found: Any = getattr(loaded_module(module), name, None)
     while found is not None and not isinstance(found, Autotuner):
         found = getattr(found, "fn", None)
     if found is None or found.early_config_prune or found.perf_model:

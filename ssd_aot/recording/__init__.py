@@ -1,0 +1,1 @@
+"""What a program's Triton compiles or loads, written down while it runs: a source to build from."""
