@@ -6,7 +6,7 @@ READY := .venv/ready
 # Tests marked `gpu` run where there is one.
 MARK := $(if $(shell nvidia-smi -L 2>/dev/null),,-m "not gpu")
 
-.PHONY: help setup demo test lint engines
+.PHONY: help setup demo test lint engines releases
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make demo   build the default spec for one GPU (GPU=$(GPU)), verify and inspect the bundle"
 	@echo "make test   all tests; those of the kernels run in Triton's interpreter"
 	@echo "make lint   ruff and mypy"
+	@echo "make releases  the releases of Triton that are supported and not installed, for tests"
 	@echo "make engines  the engines' operation modules, which tests trace (VLLM=1: vLLM's too)"
 
 setup: $(READY)
@@ -37,6 +38,10 @@ test: $(READY) engines
 # Tests that need them are skipped where they cannot be downloaded.
 engines: $(READY)
 	-$(BIN)/python tests/engine_modules.py sglang mamba_ssm $(if $(VLLM),vllm)
+
+# 200 MB each to download, 2.5 GB in all on the disk.
+releases: $(READY)
+	$(BIN)/python tests/triton_releases.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import triton
+from triton.backends.nvidia.driver import CudaLauncher
+
 from ssd_aot.triton_compat.stand_in import StandInDriver
 
 
@@ -17,10 +20,19 @@ class _Launcher:
         pass
 
 
+class TritonsLauncher(_Launcher):
+    """Prepares a launch as Triton does, which in 3.6.0 wants a module for each signature."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        super().__init__(source, metadata)
+        if triton.__version__.startswith("3.6."):
+            CudaLauncher(source, metadata)
+
+
 class ServingDriver(StandInDriver):
     """Counts the modules that are loaded, by kernel."""
 
-    launcher_cls = _Launcher
+    launcher_cls: type[_Launcher] = _Launcher
 
     def __init__(self, target: Any) -> None:
         super().__init__(target)
