@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,15 +68,17 @@ def compile_first_fitting(
     on_progress: Callable[[Progress], None] | None,
     *,
     keep_going: bool = True,
+    executor: Executor | None = None,
 ) -> Rounds:
     """Compile each launch with its first candidate, then those that do not fit with their next.
 
     The launch whose fitting is most in doubt is settled before all others; without `keep_going`
     one that no candidate fits for is the end, and what was not compiled by then is `untried`.
+    With an `executor`, `jobs` compilations are handed to it at a time.
     """
     compile_tasks = partial(
         compile_all, jobs=jobs, cache=cache, on_progress=on_progress,
-        max_spill_bytes=max_spill_bytes,
+        max_spill_bytes=max_spill_bytes, executor=executor,
     )  # fmt: skip
     rounds = Rounds({}, [], {})
     doubtful = [planned for planned in plan.launches if _is_doubtful(planned)]

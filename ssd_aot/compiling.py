@@ -197,21 +197,30 @@ def _compile_pending(
     )
     with closing(results):
         try:
-            for (key, _), outcome in results:
+            for (key, task), outcome in results:
                 if isinstance(outcome, CompiledObject):
                     cache.put(key, outcome)
                     made[key] = outcome
                 else:
                     failed += 1
-                    made[key] = _DIED if isinstance(outcome, WorkerDied) else outcome
+                    made[key] = _died(outcome) if isinstance(outcome, WorkerDied) else outcome
                 if on_progress is not None:
                     elapsed = time.monotonic() - began
                     remaining = elapsed / len(made) * (len(pending) - len(made))
-                    on_progress(Progress(len(made), len(pending), failed, elapsed, remaining))
+                    piece = str(task)
+                    if not isinstance(outcome, CompiledObject):
+                        piece += f": {made[key]}"
+                    on_progress(
+                        Progress(len(made), len(pending), failed, elapsed, remaining, piece=piece)
+                    )
         except OSError as error:
             # Of a worker, whose temporary files lie in the same folder.
             raise write_error(error, cache.scratch, 0) from error
     return made
+
+
+def _died(worker: WorkerDied) -> str:
+    return f"{_DIED} ({worker.where})" if worker.where else _DIED
 
 
 def _attempt(item: tuple[str, CompileTask]) -> CompiledObject | str:

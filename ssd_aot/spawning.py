@@ -73,13 +73,14 @@ def _serve(connection: Connection) -> None:
     # Ctrl-C reaches the whole process group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
             connection.send_bytes(perform(connection.recv_bytes()))
 
 
-def _leave_with_parent() -> None:
+def leave_with_parent() -> None:
+    """Ends this process, which was spawned, when the one that spawned it ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -18,6 +18,7 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,8 +28,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
 class WorkerDied:
-    """Stands for the result of an item whose process ended while it worked on it alone."""
+    """Stands for the result of an item whose process ended while it worked on it alone; `where`
+    says which processes, where they were on other machines."""
+
+    where: str = ""
+
+
+class ExecutorLost(BrokenExecutor):
+    """An executor broke through no fault of what it was given."""
 
 
 def work_off(
@@ -46,13 +55,14 @@ def work_off(
     ends, however it does. Exceptions of `work` are raised here. When a process dies, the items
     that were under way are tried again one by one, which finds the one that is at fault.
 
-    `executor` replaces the processes of this machine until it breaks.
+    `executor` replaces the processes of this machine until it breaks; then there are no more of
+    them than cores. It may give a `WorkerDied` for an item that it found at fault itself.
     """
     queue = deque(items)
     while queue:
         if executor is not None:
             suspects = yield from _drain(executor, work, queue, jobs)
-            executor = None
+            executor, jobs = None, min(jobs, len(os.sched_getaffinity(0)))
         else:
             with _forked(min(jobs, len(queue)), scratch) as pool:
                 suspects = yield from _drain(pool, work, queue, jobs)
@@ -66,14 +76,16 @@ def work_off(
 def _drain(
     executor: Executor, work: Callable[[Item], Result], queue: deque[Item], jobs: int
 ) -> Generator[tuple[Item, Result], None, list[Item]]:
-    """Works until the queue is empty or the executor breaks; returns what was under way then.
+    """Works until the queue is empty or the executor breaks; returns what was under way then and
+    may have broken it.
 
     No more than `jobs` items are handed over at a time, so that few are under suspicion.
     """
     waiting: dict[Future[Result], Item] = {}
     suspects: list[Item] = []
-    while (queue and not suspects) or waiting:
-        while queue and not suspects and len(waiting) < jobs:
+    lost = False
+    while (queue and not suspects and not lost) or waiting:
+        while queue and not suspects and not lost and len(waiting) < jobs:
             item = queue.popleft()
             try:
                 waiting[executor.submit(work, item)] = item
@@ -86,7 +98,11 @@ def _drain(
         done, _ = wait(waiting, return_when=FIRST_COMPLETED)
         for future in done:
             item = waiting.pop(future)
-            if isinstance(future.exception(), BrokenExecutor):
+            error = future.exception()
+            if isinstance(error, ExecutorLost):
+                lost = True
+                queue.appendleft(item)
+            elif isinstance(error, BrokenExecutor):
                 suspects.append(item)
             else:
                 yield item, future.result()

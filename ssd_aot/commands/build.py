@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ssd_aot import terminal
 from ssd_aot.bundle.choosing import BUILTIN
-from ssd_aot.commands.selecting import WrittenPath, available_cores, read_selection, selection
+from ssd_aot.commands.selecting import (
+    WrittenPath,
+    available_cores,
+    crew_of,
+    crew_options,
+    notice_printer,
+    read_selection,
+    selection,
+)
+from ssd_aot.crews import Crew, Workers
+from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
+from ssd_aot.terminal import Level
 
 if TYPE_CHECKING:
     from ssd_aot.tuning.choices import RecordFile
@@ -29,8 +41,7 @@ note: this host does not let a program switch address randomisation off, so anot
 @click.command()
 @selection
 @click.option("--out", type=WrittenPath(), help="Bundle folder. [default: dist/NAME]")
-@click.option("--jobs", type=click.IntRange(1), default=available_cores,
-              show_default="the cores here", help="Parallel compilations.")  # fmt: skip
+@crew_options
 @click.option("--keep-going", is_flag=True, help="Write an incomplete bundle, and exit 1.")
 @click.option("--max-spill", "max_spill_bytes", type=click.IntRange(0), metavar="BYTES",
               help="Fail launches that spill more a thread.")  # fmt: skip
@@ -50,7 +61,9 @@ def build(
     specs: tuple[str, ...],
     source: str | None,
     out: Path | None,
-    jobs: int,
+    jobs: int | None,
+    workers: Workers,
+    ray_address: str | None,
     keep_going: bool,
     max_spill_bytes: int | None,
     records: tuple[Path, ...],
@@ -70,47 +83,58 @@ def build(
     if spec.source != BUILTIN:
         from ssd_aot.engines.building import build_engine
 
+        if workers != "local":
+            raise UsageError("an engine's kernels are compiled on this host", where="--workers",
+                             found=workers, wanted="local",
+                             mend="drop --workers, or build builtin kernels")  # fmt: skip
         report = build_engine(
-            spec, targets, place, jobs=jobs, keep_going=keep_going,
+            spec, targets, place, jobs=jobs or available_cores(), keep_going=keep_going,
             max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
-            tune_at_serve=tune_at_serve, show_progress=True,
+            tune_at_serve=tune_at_serve, show_progress=terminal.level() > Level.QUIET,
         )  # fmt: skip
     else:
-        if not no_tune and tune_here(spec, targets, found, jobs):
-            found = find_records(records)
-        report = build_bundle(
-            spec, targets, place, jobs=jobs, keep_going=keep_going,
-            max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
-            on_progress=ProgressPrinter(),
-        )  # fmt: skip
+        with crew_of(workers, jobs, ray_address) as crew:
+            if not no_tune and tune_where_possible(spec, targets, found, crew):
+                found = find_records(records)
+            report = build_bundle(
+                spec, targets, place, jobs=crew.jobs, keep_going=keep_going,
+                max_spill_bytes=max_spill_bytes, records=found, require_tuned=require_tuned,
+                executor=crew.executor, on_progress=ProgressPrinter(),
+            )  # fmt: skip
     for path, count in report.records:
-        click.echo(f"tuning: {count} choices from {path}", err=True)
+        terminal.note(f"tuning: {count} choices from {path}")
     for note in report.notes:
-        click.echo(f"note: {note}", err=True)
+        terminal.note(f"note: {note}")
     for dropped in report.dropped:
-        click.echo(f"dropped: {dropped}", err=True)
-    for failure in report.failures[:SHOWN_FAILURES]:
-        click.echo(f"failed: {failure}", err=True)
-    if len(report.failures) > SHOWN_FAILURES:
-        click.echo(f"failed: and {len(report.failures) - SHOWN_FAILURES} more", err=True)
+        terminal.note(f"dropped: {dropped}")
+    shown = report.failures if terminal.is_verbose() else report.failures[:SHOWN_FAILURES]
+    for failure in shown:
+        terminal.warn(f"failed: {failure}")
+    if len(report.failures) > len(shown):
+        terminal.warn(f"failed: and {len(report.failures) - len(shown)} more, all shown with -v")
     if not report.reproducible:
-        click.echo(NOT_REPRODUCIBLE, err=True)
-    click.echo(json.dumps(report.to_json()) if as_json else str(report))
+        terminal.note(NOT_REPRODUCIBLE)
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        terminal.show(str(report))
     if report.failures:
         sys.exit(1)
 
 
-def tune_here(
-    spec: Spec, targets: Sequence[Target], records: Sequence[RecordFile], jobs: int
+def tune_where_possible(
+    spec: Spec, targets: Sequence[Target], records: Sequence[RecordFile], crew: Crew
 ) -> bool:
-    """Measure what no record has for those targets whose GPU is here; whether anything was."""
+    """Measure what no record has for those targets whose GPU the crew has; whether anything was."""
     from ssd_aot.progress import ProgressPrinter
-    from ssd_aot.tuning.host import is_here, tune_missing
+    from ssd_aot.tuning.host import tune_missing
 
     reports = [
-        tune_missing(spec, target, records, jobs=jobs, on_progress=ProgressPrinter())
+        tune_missing(
+            spec, target, records, crew, on_progress=ProgressPrinter(), on_notice=notice_printer()
+        )
         for target in targets
-        if is_here(target)
+        if crew.has_gpu(target)
     ]
     for report in reports:
         if report is not None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from ssd_aot import terminal
 from ssd_aot.bundle.choosing import BUILTIN
+from ssd_aot.commands.completing import gpu_names, source_names, spec_names
+from ssd_aot.crews import Crew, Workers, make_crew
 from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target
@@ -34,18 +39,63 @@ class WrittenPath(click.Path):
 def selection(command: Any) -> Any:
     """The options that select what is built: the same for every command that plans."""
     for option in (
-        click.option("--source", metavar="NAME", help="Overrides the spec's source."),
+        click.option("--source", metavar="NAME", shell_complete=source_names,
+                     help="Overrides the spec's source."),
         click.option(
-            "--spec", "specs", multiple=True, metavar="FILE",
+            "--spec", "specs", multiple=True, metavar="FILE", shell_complete=spec_names,
             help="A spec file or the name of a shipped one; may be repeated. [default: default]",
         ),
         click.option(
-            "--gpu", "gpus", multiple=True, metavar="NAME",
+            "--gpu", "gpus", multiple=True, metavar="NAME", shell_complete=gpu_names,
             help="Target GPU; may be repeated. Overrides the spec's targets.",
         ),
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def crew_options(command: Any) -> Any:
+    """The options that say who compiles and measures: the same for every command that does."""
+    for option in (
+        click.option(
+            "--ray-address", metavar="ADDRESS",
+            help="The cluster of --workers ray. [default: RAY_ADDRESS, else the one on this host]",
+        ),
+        click.option(
+            "--workers", type=click.Choice(get_args(Workers)), default="local", show_default=True,
+            help="Who compiles and measures: this host, or a Ray cluster.",
+        ),
+        click.option(
+            "--jobs", type=click.IntRange(1),
+            help="Parallel compilations. [default: the cores here, or the cluster's CPUs]",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def crew_of(
+    workers: Workers, jobs: int | None, ray_address: str | None, devices: Sequence[int] = ()
+) -> AbstractContextManager[Crew]:
+    """The crew of `crew_options`; what it has to tell goes to stderr."""
+    if workers == "local" and ray_address is not None:
+        raise UsageError("there is no cluster to connect to", where="--ray-address",
+                         found="--workers local", wanted="--workers ray",
+                         mend="add --workers ray, or drop the address")  # fmt: skip
+    if workers == "ray" and devices:
+        raise UsageError("a cluster's GPUs have no numbers here", where="--device",
+                         found="--workers ray", wanted="all the cluster's GPUs of the model",
+                         mend="drop --device, or measure with --workers local")  # fmt: skip
+    return make_crew(
+        workers, jobs=jobs, cores=available_cores(), devices=devices, ray_address=ray_address,
+        on_notice=notice_printer(),
+    )  # fmt: skip
+
+
+def notice_printer() -> Callable[[str], None]:
+    """Prints notices, from whichever thread, as this command speaks."""
+    context = copy_context()
+    return lambda text: context.copy().run(terminal.note, f"note: {text}")
 
 
 def read_selection(
@@ -66,7 +116,7 @@ def read_selection(
         raise UsageError("no target GPU", where="--gpu", found="none", wanted="a GPU name",
                          mend="pass --gpu NAME or give targets in the spec")  # fmt: skip
     for notice in (*spec.notices, *_left_out(spec)):
-        click.echo(f"note: {notice}", err=True)
+        terminal.note(f"note: {notice}")
     where = "--gpu" if gpus else spec.place("targets")
     return spec, tuple(dict.fromkeys(target(name, where) for name in names))
 

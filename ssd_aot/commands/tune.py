@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from ssd_aot.commands.selecting import WrittenPath, available_cores, read_selection, selection
+from ssd_aot.commands.selecting import (
+    WrittenPath,
+    crew_of,
+    crew_options,
+    notice_printer,
+    read_selection,
+    selection,
+)
+from ssd_aot.crews import Workers
 from ssd_aot.errors import UsageError
 from ssd_aot.targets import Target
 
@@ -20,9 +29,10 @@ from ssd_aot.targets import Target
     help="The record to write or extend. [default: tuning/GPU.builtin.json]",
 )
 @click.option("--budget", metavar="TIME", help="Stop measuring after this long: 90s, 10m.")
-@click.option("--jobs", type=click.IntRange(1), default=available_cores,
-              show_default="the cores here", help="Parallel compilations.")  # fmt: skip
-@click.option("--device", type=click.IntRange(0), default=0, help="CUDA index of the GPU.")
+@crew_options
+@click.option("--device", "devices", type=click.IntRange(0), multiple=True, metavar="INDEX",
+              help="CUDA index of a GPU to measure on; may be repeated. [default: all GPUs of the "
+              "model here]")  # fmt: skip
 @click.option(
     "--compile-only",
     type=WrittenPath(),
@@ -33,58 +43,71 @@ from ssd_aot.targets import Target
               help="Measure what --compile-only wrote; needs no Triton.")  # fmt: skip
 @click.option("--merge", "merged", nargs=2, type=click.Path(exists=True, path_type=Path),
               metavar="A B", help="Merge two records into --out.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def tune(
     gpus: tuple[str, ...],
     specs: tuple[str, ...],
     source: str | None,
     out: Path | None,
     budget: str | None,
-    jobs: int,
-    device: int,
+    jobs: int | None,
+    workers: Workers,
+    ray_address: str | None,
+    devices: tuple[int, ...],
     compile_only: Path | None,
     compiled: Path | None,
     merged: tuple[Path, Path] | None,
+    as_json: bool,
 ) -> None:
-    """Measure every candidate on the GPU here and write a tuning record."""
+    """Measure every candidate on the GPUs here and write a tuning record."""
     from ssd_aot.progress import ProgressPrinter
 
-    progress = ProgressPrinter()
+    progress, budget_s = ProgressPrinter(), read_seconds(budget)
     if merged is not None:
         from ssd_aot.tuning.tuner import merge_files
 
-        record = merge_files(list(merged), out or Path("tuning") / merged[0].name)
-        click.echo(f"{record.name}: {len(record.entries)} launches")
+        place = out or Path("tuning") / merged[0].name
+        record = merge_files(list(merged), place)
+        facts = {"path": str(place), "record": record.name, "launches": len(record.entries)}
+        shown = f"{record.name}: {len(record.entries)} launches"
+        click.echo(json.dumps(facts) if as_json else shown)
         return
-    if compiled is not None:
-        from ssd_aot.tuning.compiled_candidates import CompiledCandidates
+    with crew_of(workers, jobs, ray_address, devices) as crew:
+        if compiled is not None:
+            from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 
-        candidates = CompiledCandidates.read(compiled)
-    else:
-        spec, targets = read_selection(gpus, specs, source)
-        if len(targets) != 1:
-            raise UsageError("tuning is for one GPU at a time", where="--gpu", wanted="one GPU",
-                             found=", ".join(gpu.name for gpu in targets),
-                             mend="run it for each")  # fmt: skip
-        if compile_only is None:
-            from ssd_aot.tuning.device_measuring import check_device
+            candidates = CompiledCandidates.read(compiled)
+        else:
+            spec, targets = read_selection(gpus, specs, source)
+            if len(targets) != 1:
+                raise UsageError("tuning is for one GPU at a time", where="--gpu",
+                                 wanted="one GPU", found=", ".join(gpu.name for gpu in targets),
+                                 mend="run it for each")  # fmt: skip
+            if compile_only is None:
+                crew.check_gpu(targets[0])
+            from ssd_aot.tuning.candidate_compiling import compile_spec
 
-            check_device(targets[0], device)
-        from ssd_aot.tuning.candidate_compiling import compile_spec
+            place = compile_only or out or record_path(targets[0])
+            candidates = compile_spec(
+                spec, targets[0], place, jobs=crew.jobs, executor=crew.executor,
+                on_progress=progress,
+            )  # fmt: skip
+        if compile_only is not None:
+            path = candidates.write(compile_only)
+            launches, size_bytes = len(candidates.launches), path.stat().st_size
+            written = {"path": str(path), "launches": launches, "candidates": candidates.count,
+                       "bytes": size_bytes}  # fmt: skip
+            shown = (f"{path}: {launches} launches, {candidates.count} candidates, "
+                     f"{size_bytes / 1e6:.1f} MB")  # fmt: skip
+            click.echo(json.dumps(written) if as_json else shown)
+            return
+        from ssd_aot.tuning.host import measure_candidates
 
-        place = compile_only or out or record_path(targets[0])
-        candidates = compile_spec(spec, targets[0], place, jobs=jobs, on_progress=progress)
-    if compile_only is not None:
-        path = candidates.write(compile_only)
-        click.echo(f"{path}: {len(candidates.launches)} launches, {candidates.count} candidates, "
-                   f"{path.stat().st_size / 1e6:.1f} MB")  # fmt: skip
-        return
-    from ssd_aot.tuning.host import measure_candidates
-
-    report = measure_candidates(
-        candidates, out or record_path(candidates.target), budget_s=read_seconds(budget),
-        device=device, on_progress=ProgressPrinter(),
-    )  # fmt: skip
-    click.echo(str(report))
+        report = measure_candidates(
+            candidates, out or record_path(candidates.target), crew,
+            budget_s=budget_s, on_progress=ProgressPrinter(), on_notice=notice_printer(),
+        )  # fmt: skip
+    click.echo(json.dumps(report.to_json()) if as_json else str(report))
 
 
 def record_path(gpu: Target) -> Path:

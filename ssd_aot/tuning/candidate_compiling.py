@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,17 +32,20 @@ def compile_spec(
     out: Path,
     *,
     jobs: int,
+    executor: Executor | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CompiledCandidates:
     """Every candidate of a spec's launches for one target.
 
     Pins are passed over: they say what a build takes, not what is worth knowing. What is compiled
-    stays beside `out` until all is, so that a killed run goes on where it was.
+    stays beside `out` until all is, so that a killed run goes on where it was. With an `executor`,
+    `jobs` compilations are handed to it at a time.
     """
     plan = make_plan(replace(spec, pin=()), [target])
     return compile_candidates(
-        plan.signatures, plan.launches, target, out, jobs=jobs, on_progress=on_progress
-    )
+        plan.signatures, plan.launches, target, out, jobs=jobs, executor=executor,
+        on_progress=on_progress,
+    )  # fmt: skip
 
 
 def compile_candidates(
@@ -51,6 +55,7 @@ def compile_candidates(
     out: Path,
     *,
     jobs: int,
+    executor: Executor | None = None,
     settled: Mapping[Launch, Configuration] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CompiledCandidates:
@@ -63,7 +68,9 @@ def compile_candidates(
         if winners.get(planned.launch, configuration) == configuration
     ]
     with BuildCache.beside(out) as cache:
-        result = compile_all(tasks, jobs=jobs, cache=cache, on_progress=on_progress)
+        result = compile_all(
+            tasks, jobs=jobs, cache=cache, on_progress=on_progress, executor=executor
+        )
         cache.discard()
     objects = {done.task.order: done.object for done in result.compiled}
     reasons = {failure.task.order: failure.reason for failure in result.failures}

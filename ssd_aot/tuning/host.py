@@ -1,4 +1,4 @@
-"""Tuning on the GPU here: candidates compiled anywhere, or what a build finds untuned.
+"""Tuning on the GPUs of a crew: candidates compiled anywhere, or what a build finds untuned.
 
 What needs torch is imported where there is such a GPU: a build without one asks the driver alone.
 """
@@ -7,66 +7,97 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ssd_aot.crews import Crew
 from ssd_aot.errors import SsdAotError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.progress import Progress
 from ssd_aot.runtime import driver
+from ssd_aot.spawning import SpawnedWorker
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.tuning.choices import FOLDER, SOURCE, Chooser, RecordFile
 from ssd_aot.tuning.record_text import read_record, write_record
-from ssd_aot.tuning.records import Record, Session, merge
+from ssd_aot.tuning.records import Record, merge
 
 if TYPE_CHECKING:
     from ssd_aot.tuning.compiled_candidates import CompiledCandidates
+    from ssd_aot.tuning.remote_station import RemoteStation
+    from ssd_aot.tuning.station_host import OpenDevice
     from ssd_aot.tuning.tuner import TuneReport
 
 
-def is_here(target: Target) -> bool:
-    """Whether the first GPU of this host is of that model; asks the driver alone."""
-    try:
-        found = driver.device(0)
-    except SsdAotError:
-        return False
-    return target.is_device(found.name, found.capability)
+def gpus_here(target: Target) -> tuple[int, ...]:
+    """The CUDA indices of this host's GPUs of that model; asks the driver alone."""
+    found: list[int] = []
+    for index in count():
+        try:
+            device = driver.device(index)
+        except SsdAotError:
+            return tuple(found)
+        if target.is_device(device.name, device.capability):
+            found.append(index)
+    raise AssertionError("the indices never end")
+
+
+def process_stations(
+    candidates: CompiledCandidates, devices: Sequence[int], open_device: OpenDevice, date: str
+) -> list[RemoteStation]:
+    """A process of this host for each of the devices."""
+    from ssd_aot.tuning.remote_station import Opening, RemoteStation
+
+    return [
+        RemoteStation(
+            f"GPU {index}",
+            partial(SpawnedWorker, f"GPU {index}"),
+            Opening(candidates.target, index, open_device),
+            candidates.cubins,
+            candidates.toolchain,
+            date,
+        )
+        for index in devices
+    ]
 
 
 def measure_candidates(
     candidates: CompiledCandidates,
     out: Path,
+    crew: Crew,
     *,
     budget_s: float | None = None,
-    device: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> TuneReport:
-    """Measure on the GPU of an index and write, or extend, the record at `out`.
+    """Measure on the crew's GPUs and write, or extend, the record at `out`.
 
-    Raises `HostError` where that GPU is another model, or none.
+    Raises `HostError` where it has no GPU of the candidates' model.
     """
-    from ssd_aot.tuning.device_measuring import DeviceMeasure, driver_version
-    from ssd_aot.tuning.tuner import now, tune
+    from ssd_aot.tuning.tuner import now, tune_on
 
-    measure = DeviceMeasure(candidates.target, candidates.cubins, device)
-    session = Session.of(
-        candidates.toolchain, date=now(), device=measure.name, driver=driver_version()
-    )
-    return tune(candidates, measure, session, out, budget_s=budget_s, on_progress=on_progress)
+    date = now()
+    stations = crew.stations(candidates, date)
+    return tune_on(
+        stations, candidates, out, date=date, budget_s=budget_s, on_progress=on_progress,
+        on_notice=on_notice,
+    )  # fmt: skip
 
 
 def tune_missing(
     spec: Spec,
     target: Target,
     records: Sequence[RecordFile],
+    crew: Crew,
     *,
-    jobs: int,
     folder: Path = FOLDER,
     on_progress: Callable[[Progress], None] | None = None,
+    on_notice: Callable[[str], None] | None = None,
 ) -> TuneReport | None:
-    """Measure the launches of a spec that no record has measured for this GPU, the one here, into
-    `folder`; None when there are none. What records know already is carried over."""
+    """Measure the launches of a spec that no record has measured for this GPU, one of the crew's,
+    into `folder`; None when there are none. What records know already is carried over."""
     from ssd_aot.plan import make_plan
     from ssd_aot.sources.builtin import kernel_sources
     from ssd_aot.triton_compat import toolchain
@@ -90,7 +121,7 @@ def tune_missing(
             known = merge(known, file.record)
     write_record(out, known)
     candidates = compile_candidates(
-        plan.signatures, plan.launches, target, out, jobs=jobs, settled=settled,
-        on_progress=on_progress,
+        plan.signatures, plan.launches, target, out, jobs=crew.jobs,
+        executor=crew.executor, settled=settled, on_progress=on_progress,
     )  # fmt: skip
-    return measure_candidates(candidates, out, on_progress=on_progress)
+    return measure_candidates(candidates, out, crew, on_progress=on_progress, on_notice=on_notice)
