@@ -3,72 +3,34 @@ without it a few candidates are compiled here."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from signature_builders import signature
+from device_candidates import few_candidates
 from torch import Tensor
 from tuning_builders import launch_of
 
 from ssd_aot.bundle.manifest import VariantEntry
-from ssd_aot.launches import Configuration, Launch
+from ssd_aot.launches import Configuration
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
 from ssd_aot.ops.execution import Executor
-from ssd_aot.plan import PlannedLaunch
-from ssd_aot.targets import target_for_device
-from ssd_aot.tuning.compiled_candidates import CandidateLaunch, CompiledCandidates
+from ssd_aot.targets import Target
+from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 from ssd_aot.tuning.device_measuring import DeviceMeasure, driver_version
-from ssd_aot.tuning.groups import calls_of
+from ssd_aot.tuning.host import process_stations
 from ssd_aot.tuning.record_text import read_record
 from ssd_aot.tuning.records import Session
-from ssd_aot.tuning.tuner import TuneReport, now, tune
-
-MOST = 3
-SIGNATURES = [
-    signature(model="m", nheads=heads, tp=128 // heads, num_seqs=(1, 64), has_initstates=has)
-    for heads in (128, 16)
-    for has in (False, True)
-]
+from ssd_aot.tuning.station_host import OpenedDevice
+from ssd_aot.tuning.tuner import TuneReport, now, tune, tune_on
 
 
 @pytest.fixture(scope="module")
 def candidates(tmp_path_factory: pytest.TempPathFactory) -> CompiledCandidates:
-    """The launches of one geometry with the first candidates of each."""
-    given = os.environ.get("SSD_AOT_TEST_CANDIDATES")
-    if not given:
-        return _compiled(tmp_path_factory.mktemp("compiled") / "candidates")
-    whole = CompiledCandidates.read(Path(given))
-    wanted = {launch for call in calls_of(SIGNATURES) for launch in call.launches}
-    launches = [_cut(e) for e in whole.launches if e.planned.launch in wanted]
-    needed = {name for entry in launches for name in entry.planned.signatures}
-    signatures = tuple(s for s in whole.signatures if s.id in needed and s.headdim == 64)
-    return replace(whole, launches=tuple(launches), signatures=signatures)
-
-
-def _cut(entry: CandidateLaunch) -> CandidateLaunch:
-    planned = replace(entry.planned, candidates=entry.planned.candidates[:MOST])
-    return CandidateLaunch(planned, entry.compiled[:MOST])
-
-
-def _compiled(place: Path) -> CompiledCandidates:
-    from ssd_aot.candidates import candidates as offered
-    from ssd_aot.tuning.candidate_compiling import compile_candidates
-
-    gpu = target_for_device(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
-    assert gpu is not None, "this GPU is not among the targets"
-    needing: dict[Launch, list[str]] = {}
-    for call in calls_of(SIGNATURES):
-        for launch in call.launches:
-            needing.setdefault(launch, []).append(call.signature.id)
-    planned = [
-        PlannedLaunch(launch, gpu, offered(launch, gpu)[:MOST], tuple(dict.fromkeys(ids)))
-        for launch, ids in needing.items()
-    ]
-    return compile_candidates(SIGNATURES, planned, gpu, place, jobs=os.cpu_count() or 2)
+    return few_candidates(tmp_path_factory.mktemp("compiled") / "candidates")
 
 
 def run(candidates: CompiledCandidates, measure: DeviceMeasure, out: Path) -> TuneReport:
@@ -125,6 +87,46 @@ def test_a_wrong_candidate_does_not_win(candidates: CompiledCandidates, tmp_path
         rejected = entry.trial(wrong)
         assert entry.winner not in (None, wrong)
         assert rejected is not None and "off by nan" in rejected.rejected
+
+
+@dataclass
+class OutOfRange:
+    """Ends the CUDA context of its process."""
+
+    blocking: Blocking
+
+    def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
+        out = tensors["out"]
+        out.index_select(0, torch.tensor([2**40], device=out.device))
+        torch.cuda.synchronize()
+
+
+def open_with_a_killer(
+    target: Target, cubins: Mapping[str, bytes], index: int, *, killer: Configuration
+) -> OpenedDevice:
+    class Measure(DeviceMeasure):
+        def executor(self, form: Form, variants: Sequence[VariantEntry]) -> Executor:
+            inner = super().executor(form, variants)
+            return OutOfRange(inner.blocking) if _uses(variants, killer) else inner
+
+    measure = Measure(target, cubins, index)
+    return OpenedDevice(measure, measure.name, driver_version())
+
+
+def test_a_candidate_that_ends_the_context_is_rejected_and_the_run_finishes(
+    candidates: CompiledCandidates, tmp_path: Path
+) -> None:
+    killer = launch_of(candidates, "scan").usable[1]
+    date = now()
+    stations = process_stations(candidates, [0], partial(open_with_a_killer, killer=killer), date)
+
+    report = tune_on(stations, candidates, tmp_path / "r.json", date=date)
+
+    assert not report.left
+    scans = [e for e in read_record(tmp_path / "r.json").entries if e.kernel == "scan"]
+    rejections = [trial for e in scans for trial in e.trials if trial.configuration == killer]
+    assert rejections and all("CUDA error" in trial.rejected for trial in rejections)
+    assert all(entry.winner not in (None, killer) for entry in scans)
 
 
 def _uses(variants: Sequence[VariantEntry], configuration: Configuration) -> bool:
