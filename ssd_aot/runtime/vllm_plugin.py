@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from ssd_aot.errors import UsageError
@@ -40,10 +41,11 @@ def register() -> None:
             wanted="builtin, engine or nothing",
             mend="unset it for vLLM's own",
         )
-    source = accept(path).manifest.source.name
+    bundle = accept(path)
+    source = bundle.manifest.source.name
     if kernels == "builtin":
         _refuse_source(source, "builtin", "build one with --source builtin")
-        _take_the_place_of_the_operation(path)
+        _take_the_place_of_the_operation(bundle.path)
     else:
         # A recording of vLLM holds its kernels as well, and those of everything else in it.
         if source != "recording":
@@ -65,7 +67,7 @@ def _refuse_source(found: str, wanted: str, mend: str) -> None:
         )
 
 
-def _take_the_place_of_the_operation(path: str) -> None:
+def _take_the_place_of_the_operation(path: Path) -> None:
     """Modules that imported vLLM's operation by name hold it themselves; the mixer is the one."""
     operation = importlib.import_module(OPERATION)
     stand_in = _loading_at_first_call(path)
@@ -74,7 +76,7 @@ def _take_the_place_of_the_operation(path: str) -> None:
             setattr(module, NAME, stand_in)
 
 
-def _loading_at_first_call(path: str) -> Any:
+def _loading_at_first_call(path: Path) -> Any:
     """The builtin operation, which loads the bundle onto the device that is current then."""
     loaded = False
 
