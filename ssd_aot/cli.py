@@ -21,6 +21,7 @@ COMMANDS = (
     "build",
     "doctor",
     "env",
+    "explain",
     "export",
     "inspect",
     "pack",

@@ -128,8 +128,9 @@ def _configuration(value: Any) -> Configuration:
     return Configuration.from_json(values)
 
 
-def _anything(value: Any) -> Any:
-    return value
+def _key_value(value: Any) -> Any:
+    """A value of a tuning key; JSON has lists in the place of tuples."""
+    return tuple(_key_value(item) for item in value) if isinstance(value, list) else value
 
 
 _READERS: Mapping[str, Any] = {
@@ -145,7 +146,7 @@ _READERS: Mapping[str, Any] = {
         options=lambda value: _options(table(constant)(value)),
     ),
     "configuration": _configuration,
-    "tuning_key": each(_anything),
+    "tuning_key": each(_key_value),
     "candidates": each(text),
     "source_sha256": sha256,
     "source": record(KernelText, sha256=sha256, line=count),

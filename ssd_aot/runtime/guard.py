@@ -142,7 +142,7 @@ def _surroundings(function: Any) -> dict[str, Any]:
         "source_sha256": str(function.cache_key),
         "source": kernel_text(function),
         "arch": major * 10 + minor,
-        "toolchain": toolchain(),
+        "toolchain": toolchain(of_engine=True),
     }
 
 
