@@ -89,7 +89,7 @@ def coverage(
     Without `required` the launches of builtin signatures are enumerated, where this release's are
     the bundle's; else the bundle's own list is all there is, and a signature of an incomplete
     bundle is then neither covered nor not. `recorded_kernels` are the names of the kernels that a
-    recording saw the models' programs run.
+    recording saw the models' programs run: the one that the bundle was built of, unless given.
     """
     needs = _enumerated(manifest) if required is None else _required(manifest, required)
     signatures = dict(manifest.signatures) if required is None else dict(required.signatures)
@@ -111,6 +111,9 @@ def coverage(
                 own, needed = {i: e for i, e in found.items() if e}, len(wanted)
             cells.append(_cell(target.name, name, fields, own.values(), needed, manifest.complete))
     names = {entry.launch.kernel for entry in manifest.variants}
+    if recorded_kernels is None and "recording" in manifest.spec:
+        recorded = manifest.spec["recording"]
+        recorded_kernels = {*recorded["kernels"], *recorded["left_out"]}
     outside = None if recorded_kernels is None else tuple(sorted(set(recorded_kernels) - names))
     return Coverage(tuple(cells), needs is not None, outside)
 

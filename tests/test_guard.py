@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_bundles import EVEN, ONE_MODEL, build
 from forked import forked
 from test_serving_triton import Served, load, serving_process
@@ -117,6 +118,35 @@ def test_strict_mode_raises_and_compiles_nothing(
     assert len(lines) == 1
     assert f"{OPERATION}:strided: Triton would begin a compilation" in error
     assert "argument class stride i32 ==1, not i32 %16" in error
+
+
+def scan_with_states(op: Any, state_dtype: torch.dtype) -> None:
+    """Bfloat16 inputs, with and without initial states."""
+    for states in (None, op.meta(16, dtype=state_dtype)):
+        op.added[(1,)](op.meta(16), op.meta(16), op.meta(16), states, DTYPE=op.tl.float32)
+        op.run_pruned(EVEN.nheads)
+
+
+def test_covered_states_compile_nothing_and_others_are_told_by_their_dtype(tmp_path: Path) -> None:
+    """C01: in a fresh process; the state cache in float32, then in float16."""
+    build(
+        tmp_path / "b", ONE_MODEL, calls=lambda op, signature: scan_with_states(op, torch.float32)
+    )
+
+    def covered(served: Served) -> None:
+        scan_with_states(served.op, torch.float32)
+
+    def other(served: Served) -> None:
+        scan_with_states(served.op, torch.float16)
+
+    def work(calls: Callable[[Served], object]) -> Any:
+        return told_of(tmp_path / "b", calls, strict=True)
+
+    lines, status, compiled, error = forked(work, covered, TRITON_CACHE_DIR=str(tmp_path / "c"))
+    assert (lines, status["misses"], compiled, error) == ([], {}, [], "")
+    lines, _, compiled, error = forked(work, other, TRITON_CACHE_DIR=str(tmp_path / "c"))
+    assert compiled == []
+    assert "argument type bias_ptr *fp16 aligned, not *fp32 aligned" in error
 
 
 def test_a_candidate_more_changes_the_tuning_key_and_no_old_winner_is_used(
