@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import TINY, ssd_aot
+from command_line import TINY, python, ssd_aot
 from spec_builders import write_spec
 from station_builders import TableStation, open_reference
 from tuning_builders import H200, SESSION, compiled, launch_of, small
@@ -25,6 +25,7 @@ from ssd_aot.cluster.crew import ClusterCrew, is_accelerator
 from ssd_aot.cluster.executor import ClusterExecutor
 from ssd_aot.cluster.link import ClusterLost, Link
 from ssd_aot.cluster.nodes import admit
+from ssd_aot.cluster.scratch import own_scratch
 from ssd_aot.errors import HostError
 from ssd_aot.progress import Progress
 from ssd_aot.targets import target
@@ -50,9 +51,11 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
+        # Short, for the names of sockets lie in it.
+        patch.setenv("RAY_TMPDIR", folder)
         # The nodes import what the tests hand them.
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        head = {**SMALL, **GPU, "include_dashboard": False, "temp_dir": folder}
+        head = {**SMALL, **GPU, "include_dashboard": False}
         made: Any = Cluster(initialize_head=True, head_node_args=head)
         made.add_node(**SMALL, **GPU)
         yield made
@@ -229,6 +232,30 @@ def test_measuring_ends_by_name_when_the_connection_is_lost(cluster: Any, tmp_pa
 
         with pytest.raises(StationLost, match="no connection to the Ray cluster"):
             tune_on(stations, made, tmp_path / "r.json", date=SESSION.date)
+
+
+def test_what_a_killed_call_leaves_goes_with_the_next_on_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+import os, signal, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from ssd_aot.cluster.scratch import own_scratch
+with own_scratch() as folder:
+    (folder / "kernel.ptx").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with own_scratch() as living:
+        python("-c", code)
+        left = {path for path in tmp_path.glob("*") if path.is_dir()} - {living}
+        tempfile.tempdir = str(tmp_path)
+        with own_scratch() as own:
+            assert tempfile.gettempdir() == str(own)
+            assert len(left) == 1 and not any(path.exists() for path in left)
+            assert living.exists()
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_cluster_without_the_gpu_says_what_it_has(cluster: Any) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from station_builders import (
     BusyStation,
     TableStation,
@@ -22,11 +23,14 @@ from station_builders import (
     process_station,
     slowly,
 )
-from tuning_builders import H200, SESSION, a_crash, compiled, launch_of, small
+from tuning_builders import SESSION, a_crash, compiled, launch_of, small
 
 import ssd_aot.running
 import ssd_aot.tuning.workloads
+from ssd_aot.crews import LocalCrew
+from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
+from ssd_aot.runtime import driver
 from ssd_aot.tuning.attempts import Clock
 from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 from ssd_aot.tuning.groups import make_groups
@@ -341,11 +345,31 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
-def test_the_default_is_every_gpu_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ssd_aot.errors import HostError
-    from ssd_aot.runtime import driver
-    from ssd_aot.tuning.host import gpus_here
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [((), ["GPU 0", "GPU 2"]), ((2, 2), ["GPU 2"])],
+    ids=["all of the model", "those that are named"],
+)
+def test_the_gpus_that_measure(
+    few: CompiledCandidates, three_gpus: None, wanted: tuple[int, ...], names: list[str]
+) -> None:
+    stations = LocalCrew(1, wanted).stations(few, SESSION.date)
 
+    assert [station.name for station in stations] == names
+
+
+def test_a_gpu_that_is_named_must_be_of_the_model(
+    few: CompiledCandidates, three_gpus: None
+) -> None:
+    with pytest.raises(HostError, match="tuning for h200 needs that GPU") as caught:
+        LocalCrew(1, [0, 1]).stations(few, SESSION.date)
+
+    assert caught.value.found == "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two H200s and another GPU between them, as the driver tells."""
     names = ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H200"]
 
     def device(index: int) -> driver.Device:
@@ -354,5 +378,4 @@ def test_the_default_is_every_gpu_of_the_model(monkeypatch: pytest.MonkeyPatch) 
         return driver.Device(index, names[index], (9, 0))
 
     monkeypatch.setattr(driver, "device", device)
-
-    assert gpus_here(H200) == (0, 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -32,7 +32,7 @@ _GUESSES = re.compile(r"There are some potential root causes|Some common causes 
 
 def serve(connection: Connection, address: str, log: str) -> None:
     """The process's work, until the pipe ends. What Ray prints goes to the file `log`."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     # Ctrl-C reaches the whole process group; the parent decides what it means.
@@ -130,8 +130,10 @@ def _worker_class() -> type:
 
         def run(self, call: bytes) -> bytes:
             from ssd_aot.calling import perform
+            from ssd_aot.cluster.scratch import own_scratch
 
-            return perform(call)
+            with own_scratch():
+                return perform(call)
 
     return SsdAotWorker
 

@@ -93,32 +93,34 @@ class Link:
                 mend="pip install 'ssd-aot[ray]'",
             )
         self.address = address or os.environ.get("RAY_ADDRESS") or AUTO
-        self._lost = _refusal(self.address)
-        if self._lost:
-            raise self._error()
-        handle, self._log = tempfile.mkstemp(prefix="ssd-aot-ray-")
-        os.close(handle)
+        refusal = _refusal(self.address)
+        if refusal:
+            raise self._error(refusal)
+        self._said, path = tempfile.mkstemp(prefix="ssd-aot-ray-")
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
-            target=envoy.serve, args=(theirs, self.address, self._log), daemon=True
+            target=envoy.serve, args=(theirs, self.address, path), daemon=True
         )
         self._process.start()
         theirs.close()
         self._sending = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
+        self._lost = ""
         self._closing = False
         threading.Thread(target=self._receive, daemon=True).start()
         try:
             self._request("nodes").result(CONNECT_LIMIT_S)
         except TimeoutError:
             self.close()
-            self._lost = f"no answer within {CONNECT_LIMIT_S:.0f} s"
-            raise self._error() from None
+            raise self._error(f"no answer within {CONNECT_LIMIT_S:.0f} s") from None
         except BaseException:
             self.close()
             raise
+        finally:
+            # Both ends have it open, so nothing is left of it, however they end.
+            os.unlink(path)
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive, in an order that does not change."""
@@ -144,8 +146,6 @@ class Link:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-        with suppress(OSError):
-            os.unlink(self._log)
 
     def _request(self, verb: str, *arguments: Any) -> Future[Any]:
         return self._numbered(verb, *arguments)[1]
@@ -154,7 +154,7 @@ class Link:
         number, answer = next(self._numbers), Future[Any]()
         with self._sending:
             if self._lost:
-                raise self._error()
+                raise self._error(self._lost)
             self._waiting[number] = answer
             # Where it fails, the other end is gone, and `_receive` answers.
             with suppress(OSError):
@@ -175,24 +175,22 @@ class Link:
         with self._sending:
             self._lost = "it was closed" if self._closing else self._last_words()
             waiting, self._waiting = self._waiting, {}
+        os.close(self._said)
         for answer in waiting.values():
-            answer.set_exception(self._error())
+            answer.set_exception(self._error(self._lost))
 
     def _last_words(self) -> str:
         """The end of what Ray said before it ended the connected process."""
-        try:
-            with open(self._log, errors="replace") as log:
-                lines = [line.strip() for line in log if line.strip()]
-        except OSError:
-            lines = []
+        text = os.pread(self._said, 2**20, 0).decode(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         said = _LOG_PREFIX.sub("", " ".join(lines[-_TAIL_LINES:]))[:_SAID_CHARACTERS]
         return said or f"the connected process ended with code {self._process.exitcode}"
 
-    def _error(self) -> ClusterLost:
+    def _error(self, found: str) -> ClusterLost:
         return ClusterLost(
             "no connection to the Ray cluster",
             where=self.address,
-            found=self._lost,
+            found=found,
             wanted="a running cluster of this host's Ray and Python",
             mend="start one (ray start --head), or name it: --ray-address HOST:PORT, RAY_ADDRESS",
         )
