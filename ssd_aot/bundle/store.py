@@ -92,6 +92,10 @@ class Bundle:
             )
         return data
 
+    def read_listed(self, path: str) -> bytes:
+        """A file by its path in the bundle, unchecked. Raises OSError unless it is a plain file."""
+        return _read(self.path / path)
+
     def variants_by_path(self) -> dict[str, tuple[str, ...]]:
         """The names of the variants that use each code object's file."""
         names: dict[str, list[str]] = {}

@@ -7,18 +7,20 @@ import os
 from ssd_aot.bundle.pin import pinned_digest, refuse_other
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError
+from ssd_aot.runtime.local_copy import local_copy, open_patiently
 
 
 def accept(
     path: str | os.PathLike[str], digest: str | None = None, *, allow_incomplete: bool = False
 ) -> Bundle:
-    """The bundle at `path`, pinned by `digest` or SSD_AOT_DIGEST; its files are not read yet.
+    """The bundle at `path`, pinned by `digest` or SSD_AOT_DIGEST, as its copy on this host where
+    one is wanted (see `local_copy`); else its files are not read yet.
 
     Raises UsageError for a pin that is none, MismatchError for another bundle than the pinned one,
     BundleError for one that is not whole.
     """
     pinned = pinned_digest(digest, "load(digest=…)")
-    bundle = Bundle.open(path)
+    bundle = open_patiently(path)
     refuse_other(bundle.digest, pinned, str(path))
     missing = bundle.manifest.missing
     if missing and not allow_incomplete:
@@ -29,7 +31,7 @@ def accept(
             wanted="every launch of its plan",
             mend="rebuild it, or load(allow_incomplete=True)",
         )
-    return bundle
+    return local_copy(bundle)
 
 
 def refuse_changed(bundle: Bundle) -> None:

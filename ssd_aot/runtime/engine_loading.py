@@ -156,7 +156,7 @@ def load_from_environment() -> LoadedEngineBundle | None:
         refuse_gaps(bundle)
     # Wherever this process or a child of it goes, it means the same folder.
     os.environ[BUNDLE] = os.path.realpath(path)
-    loaded = load_engine(bundle)
+    loaded = load_engine(bundle, named=path)
     SERVICE.by_environment = True
     SERVICE.when_first_used = loaded.preload_with
     return loaded

@@ -197,7 +197,7 @@ def load(
     manifest = bundle.manifest
     strict = strict or strict_by_environment()
     if manifest.triton is not None:
-        return _load_engine(bundle, models, tp, warm, strict)
+        return _load_engine(bundle, path, models, tp, warm, strict)
     if manifest.launch_abi != launch_abi():
         raise MismatchError("the bundle was built for another launch interface", where=str(path),
                             found=manifest.launch_abi, wanted=launch_abi(),
@@ -235,14 +235,19 @@ def load(
 
 
 def _load_engine(
-    bundle: Bundle, models: Sequence[str] | None, tp: int | None, warm: bool, strict: bool
+    bundle: Bundle,
+    path: str | os.PathLike[str],
+    models: Sequence[str] | None,
+    tp: int | None,
+    warm: bool,
+    strict: bool,
 ) -> LoadedEngineBundle:
     from ssd_aot.runtime.engine_loading import load_engine
 
     wanted = frozenset(_wanted_models(bundle.manifest, models, tp))
     if strict:
         refuse_gaps(bundle, wanted, tp)
-    loaded = load_engine(bundle, strict=strict)
+    loaded = load_engine(bundle, strict=strict, named=path)
     if warm:
         loaded.preload(lambda entry: _serves(entry, wanted, tp))
     return loaded
