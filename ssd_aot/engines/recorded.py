@@ -14,7 +14,7 @@ from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.errors import BuildError, HostError
 from ssd_aot.launches import Configuration, Variant
 from ssd_aot.recording.reading import check_recording
-from ssd_aot.recording.recorded import RecordedLaunch, RecordedTuning, Recording
+from ssd_aot.recording.recorded import RecordedLaunch, RecordedTuning, Recording, config_of
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import CapturedCandidate, CapturedLaunch, TuningResult, kernel_function
 from ssd_aot.triton_compat.kernel import look_for_programs_in, refuse_changed_source
@@ -91,7 +91,9 @@ def _named(errors: Sequence[BuildError]) -> str:
 def _result(tuning: RecordedTuning) -> TuningResult:
     if tuning.reason:
         return TuningResult(reason=tuning.reason)
-    return tuning_result(kernel_function(tuning.kernel), tuning.values, tuning.offered)
+    return tuning_result(
+        kernel_function(tuning.kernel), tuning.values, [config_of(c) for c in tuning.offered]
+    )
 
 
 def _captured(
@@ -115,7 +117,7 @@ def _candidate(
 ) -> CapturedCandidate:
     function = kernel_function(one.launch.kernel)
     variant = Variant(one.launch, configuration)
-    config = json.loads(offered) if offered else None
+    config = config_of(offered) if offered else None
     spelled = json.dumps(config | {"pre_hook": None}, sort_keys=True) if config else ""
     return CapturedCandidate(
         configuration,
@@ -154,4 +156,4 @@ def as_recorded(
 
 
 def _same(offered: str, spelled: str) -> bool:
-    return bool(spelled) and json.loads(offered) | {"pre_hook": None} == json.loads(spelled)
+    return bool(spelled) and config_of(offered) | {"pre_hook": None} == json.loads(spelled)

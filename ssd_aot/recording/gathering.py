@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ssd_aot.bundle.manifest import KernelText
-from ssd_aot.launches import Configuration, Constant, Launch, canonical_json
-from ssd_aot.recording.recorded import RecordedKernel, RecordedLaunch, RecordedTuning, Recording
+from ssd_aot.launches import Configuration, Constant, Launch
+from ssd_aot.recording.recorded import (
+    RecordedKernel,
+    RecordedLaunch,
+    RecordedTuning,
+    Recording,
+    config_of,
+    config_text,
+)
 from ssd_aot.targets import target_for_device
 
 OTHER_SOURCE = "two sources of one name were run"
@@ -66,8 +73,8 @@ def _gpus(launches: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def _tunings(events: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], RecordedTuning]:
     found: dict[tuple[str, str], RecordedTuning] = {}
     for event in events:
-        offered = tuple(canonical_json(config) for config in event["offered"])
-        winner = canonical_json(event["winner"]) if event["winner"] else ""
+        offered = tuple(config_text(config) for config in event["offered"])
+        winner = config_text(event["winner"]) if event["winner"] else ""
         at = offered.index(winner) if winner in offered else None
         place = event["kernel"], event["tuning"]
         made = RecordedTuning(*place, offered, at, event["reason"])
@@ -102,14 +109,14 @@ def _tuned(
     """
     if not any(event["derives"] for event in events):
         candidates = tuple(
-            (at, _configuration(json.loads(config), {})) for at, config in enumerate(tuning.offered)
+            (at, _configuration(config_of(config), {})) for at, config in enumerate(tuning.offered)
         )
         yield RecordedLaunch(bare, candidates, _given_to_all(events[0]), key)
         return
     runs: list[dict[int, tuple[Configuration, Mapping[str, Any]]]] = []
     for event in events:
         values = dict(Launch.from_json(event["launch"]).constexprs)
-        at = tuning.offered.index(canonical_json(event["config"]))
+        at = tuning.offered.index(config_text(event["config"]))
         derived = {name: values[name] for name in event["derives"] if name in values}
         made = _configuration(event["config"], derived)
         run = next((r for r in runs if event["trial"] and at not in r), None)

@@ -24,12 +24,13 @@ from ssd_aot.bundle.json_readers import (
 from ssd_aot.bundle.manifest import KernelText
 from ssd_aot.documents import Item
 from ssd_aot.errors import SpecError
-from ssd_aot.launches import Argument, Configuration, Launch, canonical_json
+from ssd_aot.launches import Argument, Configuration, Launch
 from ssd_aot.recording.recorded import (
     RecordedKernel,
     RecordedLaunch,
     RecordedTuning,
     Recording,
+    config_text,
 )
 
 FIELD = "recording"
@@ -103,7 +104,13 @@ def _tuning(value: Any) -> RecordedTuning:
 
 
 def _config(value: Any) -> str:
-    return canonical_json(json_object(value))
+    config = json_object(value)
+    pairs = config.get("kwargs")
+    try:
+        each(pair(text, constant))(pairs)
+    except Misfit as misfit:
+        raise misfit.inside("kwargs") from None
+    return config_text(config)
 
 
 def _launch(value: Any) -> RecordedLaunch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,22 @@ class RecordedKernel:
         return {"source": self.source_sha256, "text": self.text.sha256, "line": self.text.line}
 
 
+def config_text(config: Mapping[str, Any]) -> str:
+    """What Triton stores of a candidate, as canonical JSON; the constexprs are pairs, for their
+    order enters Triton's keys."""
+    return canonical_json({**config, "kwargs": [list(p) for p in dict(config["kwargs"]).items()]})
+
+
+def config_of(text: str) -> dict[str, Any]:
+    """The inverse of `config_text`."""
+    config = json.loads(text)
+    return {**config, "kwargs": dict(config["kwargs"])}
+
+
 @dataclass(frozen=True)
 class RecordedTuning:
     """One run of an autotuner. `key` is its tuning key as Python writes it; `offered` are the
-    candidates, canonical JSON of what Triton stores of each; `winner` is the place of the best.
+    candidates as `config_text` spells them; `winner` is the place of the best.
     `reason` says why Triton can store no result."""
 
     kernel: str

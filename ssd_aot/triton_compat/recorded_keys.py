@@ -86,12 +86,14 @@ class _Asking:
         raise _Asked(b32decode(padded).hex(), filename)
 
 
-def tuning_result(function: Any, key: tuple[Any, ...], offered: Sequence[str]) -> TuningResult:
-    """Where Triton looks for the result of tuning `function` for `key` among these candidates, as
-    it stores them, on the target that is presented to it."""
+def tuning_result(
+    function: Any, key: tuple[Any, ...], offered: Sequence[Mapping[str, Any]]
+) -> TuningResult:
+    """Where Triton looks for the result of tuning `function` for `key` among these candidates, each
+    as it stores them, on the target that is presented to it."""
     tuner = Autotuner.__new__(Autotuner)
     tuner.fn = function
-    configs = [Config(**json.loads(config)) for config in offered]
+    configs = [Config(**config) for config in offered]
     with knobs.cache.scope():
         knobs.cache.manager_class = _Asking
         try:

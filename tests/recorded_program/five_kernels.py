@@ -7,12 +7,15 @@ import triton.language as tl
 
 
 @triton.autotune(
-    configs=[triton.Config({"BLOCK": block}, num_warps=block // 32) for block in (32, 64, 128)],
+    configs=[
+        triton.Config({"WIDTH": 1, "BLOCK": block}, num_warps=block // 32)
+        for block in (32, 64, 128)
+    ],
     key=["n"],
 )
 @triton.jit
-def tuned(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def tuned(x_ptr, y_ptr, n, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    i = tl.program_id(0) * BLOCK * WIDTH + tl.arange(0, BLOCK * WIDTH)
     tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n, other=0.0) + 1.0, mask=i < n)
 
 
