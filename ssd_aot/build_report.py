@@ -14,7 +14,7 @@ from ssd_aot.tables import WIDTH
 @dataclass(frozen=True)
 class BuildReport:
     """What a build did. `fresh` compilations ran, `reused` came from an earlier, unfinished build;
-    `unchanged` means that the bundle was there already and nothing ran. `reproducible` is false
+    `unchanged` means that the bundle was there already and was left as it is. `reproducible` is false
     where this host kept ptxas from choosing the same registers each time; `records` counts the
     choices that came from each tuning record's file. `notes` say what a build could not settle."""
 
@@ -58,11 +58,10 @@ class BuildReport:
             f"{facts['bytes'] / 1e6:.1f} MB"
         )
         together = "; ".join((held, ", ".join(tuned)))
-        made = (
-            "nothing to do, the bundle is there"
-            if self.unchanged
-            else f"compiled {self.fresh}, reused {self.reused}, in {self.compile_s:.1f} s"
-        )
+        made = f"compiled {self.fresh}, reused {self.reused}, in {self.compile_s:.1f} s"
+        if self.unchanged:
+            idle = not (self.fresh or self.reused)
+            made = f"{'nothing to do' if idle else made + ', the same again'}, the bundle is there"
         return "\n".join(
             (
                 f"{self.path}: {'complete' if facts['complete'] else 'INCOMPLETE'}, {made}",

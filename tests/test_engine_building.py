@@ -151,6 +151,7 @@ def test_a_build_of_what_is_there_leaves_it_as_it_is(engine_bundle: Path) -> Non
     report = build(engine_bundle)
 
     assert report.unchanged
+    assert "the same again, the bundle is there" in str(report)
     after = (engine_bundle / "manifest.json").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert not engine_bundle.with_name(engine_bundle.name + ".partial").exists()

@@ -45,6 +45,12 @@ def use(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(execution, "_in_service", None)
 
 
+def load(path: Path, **options: object) -> loading.LoadedBundle:
+    loaded = loading.load(path, devices=[0], **options)  # type: ignore[arg-type]
+    assert isinstance(loaded, loading.LoadedBundle)
+    return loaded
+
+
 def refusal(path: Path, **options: object) -> SsdAotError:
     with pytest.raises(SsdAotError) as caught:
         loading.load(path, devices=[0], **options)  # type: ignore[arg-type]
@@ -59,7 +65,7 @@ def test_a_device_is_served_by_its_own_target(
 ) -> None:
     use(monkeypatch, name)
 
-    loaded = loading.load(three_targets, devices=[0])
+    loaded = load(three_targets)
 
     assert loaded.targets == {0: serves}
     assert execution.current_executor() is loaded
@@ -71,7 +77,7 @@ def test_another_model_of_the_architecture_is_served_unless_strict(
     use(monkeypatch, "GH200")
 
     assert "borrowed" in refusal(three_targets, strict=True).what
-    assert loading.load(three_targets, devices=[0]).targets == {0: "h200"}
+    assert load(three_targets).targets == {0: "h200"}
 
 
 def test_another_architecture_is_refused_with_both(
@@ -101,7 +107,7 @@ def test_an_incomplete_bundle_is_refused_by_the_name_of_what_is_missing(
     assert "incomplete" in error.what
     assert "scan[HEADDIM=16]" in error.found
     assert "allow_incomplete=True" in error.mend
-    assert loading.load(tmp_path / "b", devices=[0], allow_incomplete=True).targets == {0: "h200"}
+    assert load(tmp_path / "b", allow_incomplete=True).targets == {0: "h200"}
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove", "add", "mode"])
@@ -129,7 +135,7 @@ def test_a_read_only_bundle_elsewhere_is_served(three_targets: Path, tmp_path: P
     for place in (moved, *moved.rglob("*")):
         place.chmod(place.stat().st_mode & ~0o222)
 
-    assert loading.load(moved, devices=[0]).targets == {0: "h200"}
+    assert load(moved).targets == {0: "h200"}
 
     for place in (moved, *moved.rglob("*")):
         place.chmod(0o755)
