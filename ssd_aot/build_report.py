@@ -14,9 +14,10 @@ from ssd_aot.tables import WIDTH
 @dataclass(frozen=True)
 class BuildReport:
     """What a build did. `fresh` compilations ran, `reused` came from an earlier, unfinished build;
-    `unchanged` means that the bundle was there already and was left as it is. `reproducible` is false
-    where this host kept ptxas from choosing the same registers each time; `records` counts the
-    choices that came from each tuning record's file. `notes` say what a build could not settle."""
+    `unchanged` means that the bundle was there already and was left as it is. `reproducible` is
+    false where this host kept ptxas from choosing the same registers each time; `records` counts
+    the choices that came from each tuning record's file. `notes` say what a build could not
+    settle."""
 
     path: Path
     manifest: Manifest

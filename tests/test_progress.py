@@ -99,4 +99,4 @@ def test_a_stream_without_the_separator_gets_another() -> None:
 
     ProgressPrinter(stream)(Progress(2, 2, 0, 1.0, 0.0))
 
-    assert stream.buffer.getvalue() == b"compiled 2/2 - elapsed 0:01\n"  # type: ignore[attr-defined]
+    assert stream.buffer.getvalue() == b"compiled 2/2 - elapsed 0:01\n"
