@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -105,27 +106,33 @@ def no_space(_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-class KillingProgress:
-    """In the place of the printer: when the first item is done, a worker that is busy with another
-    is killed."""
+class Killer(threading.Thread):
+    """Kills the first worker of these nodes that it sees busy."""
 
-    done = False
+    def __init__(self, nodes: list[Any]) -> None:
+        super().__init__()
+        self._parents = {node.all_processes["raylet"][0].process.pid for node in nodes}
+        self.killed = 0
 
     def __call__(self, progress: Progress) -> None:
-        if not KillingProgress.done:
-            KillingProgress.done = True
-            os.kill(_busy_worker(), signal.SIGKILL)
+        """In the place of a printer: begins once the first item is done."""
+        if progress.done == 1:
+            self.start()
 
+    def run(self) -> None:
+        while not self.killed:
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    if self._is_busy(process):
+                        os.kill(int(process.name), signal.SIGKILL)
+                        self.killed = int(process.name)
+                        return
 
-def _busy_worker() -> int:
-    for _ in range(600):
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                # The name that Ray gives a process while it carries out a call.
-                if b"SsdAotWorker.run" in (process / "cmdline").read_bytes():
-                    return int(process.name)
-        time.sleep(0.05)
-    raise AssertionError("no worker is busy")
+    def _is_busy(self, process: Path) -> bool:
+        # The name that Ray gives a process while it carries out a call.
+        busy = b"SsdAotWorker.run" in (process / "cmdline").read_bytes()
+        parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+        return busy and int(parent) in self._parents
 
 
 def test_a_build_has_the_digest_of_a_local_one_though_a_worker_is_killed_and_a_node_is_refused(
@@ -135,13 +142,15 @@ def test_a_build_has_the_digest_of_a_local_one_though_a_worker_is_killed_and_a_n
     arguments = "build", "--gpu", "b200", "--spec", spec, "--json", "--out"
     local = ssd_aot(*arguments, tmp_path / "local")
     other = cluster.add_node(**SMALL, env_vars={"TRITON_F32_DEFAULT": "ieee"})
-    monkeypatch.setattr("ssd_aot.progress.ProgressPrinter", KillingProgress)
+    killer = Killer(cluster.list_all_nodes())
+    monkeypatch.setattr("ssd_aot.progress.ProgressPrinter", lambda: killer)
 
     result = ssd_aot(
         *arguments, tmp_path / "ray", "--workers", "ray", "--ray-address", cluster.address
     )
     cluster.remove_node(other)
 
+    assert killer.killed
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["digest"] == json.loads(local.stdout)["digest"]
     assert "gets no work: another environment: found (('TRITON_F32_DEFAULT'" in result.stderr
