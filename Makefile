@@ -32,7 +32,7 @@ demo: $(READY)
 
 # Two processes: Triton decides at its import whether kernels are interpreted or compiled.
 test: $(READY) engines
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(MARK)
+	$(BIN)/python -m pytest -q -n 2 $(MARK)
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -q -n 2 tests/interpreted
 
 # Tests that need them are skipped where they cannot be downloaded.

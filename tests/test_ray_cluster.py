@@ -35,9 +35,6 @@ from ssd_aot.tuning.stations import StationLost
 from ssd_aot.tuning.tuner import tune_on
 from ssd_aot.workers import ExecutorLost, WorkerDied, work_off
 
-# One cluster for all of them, whatever processes the tests run in.
-pytestmark = pytest.mark.xdist_group("ray")
-
 SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 GPU: dict[str, Any] = {"num_gpus": 1, "resources": {"accelerator_type:H200": 1}}
 
