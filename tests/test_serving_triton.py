@@ -257,6 +257,17 @@ def test_a_warm_load_leaves_nothing_to_look_up(engine_bundle: Path) -> None:
     forked(work)
 
 
+def test_the_first_launch_does_not_wait_for_tritons_files_to_be_hashed(
+    engine_bundle: Path,
+) -> None:
+    def work() -> None:
+        triton_cache.triton_key.cache_clear()
+        load(engine_bundle)
+        assert triton_cache.triton_key.cache_info().currsize == 1
+
+    forked(work)
+
+
 def test_a_warm_load_of_a_model_loads_what_is_its(engine_bundle: Path) -> None:
     def work() -> None:
         with serving_process() as served:
@@ -747,7 +758,7 @@ def test_a_host_module_of_another_source_is_not_served(
     from ssd_aot.triton_compat import EXTENSION_SUFFIX, HostSource
 
     monkeypatch.setattr(
-        "ssd_aot.triton_compat.host_modules.driver_source",
+        "ssd_aot.triton_compat.driver_source",
         lambda: HostSource("cuda_utils", "another text", keyed_by_source=True),
     )
 

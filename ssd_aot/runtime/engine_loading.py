@@ -105,7 +105,7 @@ def load_engine(
     check_identity(bundle)
     refuse_changed(bundle)
     _take_version(bundle)
-    from ssd_aot.triton_compat.host_modules import EXTENSION_SUFFIX, driver_source
+    from ssd_aot.triton_compat import EXTENSION_SUFFIX, driver_source, warm_up
 
     driver = driver_source()
     served = Served.of(bundle, EXTENSION_SUFFIX, {driver.name: driver.sha256})
@@ -113,6 +113,8 @@ def load_engine(
         atexit.register(SERVICE.say_if_unused)
     SERVICE.start(served, strict=strict or strict_by_environment())
     install()
+    # A hash over Triton's files that its first look-up would make: here no request waits for it.
+    warm_up()
     # One that is not whole is accepted by this call alone.
     if not os.environ.get(BUNDLE) and bundle.manifest.complete:
         os.environ[BUNDLE] = os.path.realpath(named or bundle.path)
