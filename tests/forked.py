@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-_MINUTE = 60
+_PATIENCE_S = 180
 
 
 def forked(work: Callable[..., Any], *arguments: Any, **environment: str | None) -> Any:
@@ -25,7 +25,9 @@ def forked(work: Callable[..., Any], *arguments: Any, **environment: str | None)
     process.start()
     writer.close()
     try:
-        answer = reader.recv() if reader.poll(_MINUTE) else ("", "no answer within a minute")
+        answer = (
+            reader.recv() if reader.poll(_PATIENCE_S) else ("", f"no answer within {_PATIENCE_S} s")
+        )
     except EOFError:
         answer = ("", "the process ended without an answer")
     finally:

@@ -256,6 +256,27 @@ def test_tuning_at_serve_time_finds_every_candidate_and_no_result(tmp_path: Path
     assert report.manifest.triton.tunings == ()
 
 
+def test_tuning_at_serve_time_is_asked_for_by_an_option_and_the_bundle_verifies(
+    tmp_path: Path,
+) -> None:
+    out = ("--gpu", "h200", "--spec", write_spec(tmp_path, ONE_MODEL), "--out", tmp_path / "b")
+
+    with installed():
+        ended = ssd_aot("build", *out, "--tune-at-serve", "--json")
+        verified = ssd_aot("verify", tmp_path / "b")
+
+    assert ended.exit_code == 0, ended.stderr
+    assert json.loads(ended.stdout)["variants"] == 9, "7, and a second candidate of two kernels"
+    assert verified.exit_code == 0, verified.stdout
+
+
+def test_builtin_kernels_are_not_tuned_at_serve_time(tmp_path: Path) -> None:
+    ended = ssd_aot("build", "--gpu", "h200", "--out", tmp_path / "b", "--tune-at-serve")
+
+    assert ended.exit_code == 2
+    assert "--tune-at-serve: builtin kernels have no tuner" in ended.stderr
+
+
 def failing(*blocks: int, launches: str = "") -> Callable[..., CompiledObject]:
     """`compile_entry` that fails for these BLOCKs, of launches that are spelled so."""
 

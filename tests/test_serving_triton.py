@@ -13,14 +13,14 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import ROOT, ssd_aot
 from driver_library import driver_library
-from engine_bundles import EVEN, ODD, ONE_MODEL, build, of_toolchain, scan, serving
+from engine_bundles import EVEN, ODD, ONE_MODEL, build, of_toolchain, rewritten, scan, serving
 from forked import forked
 from triton import knobs
 from triton.runtime import cache as triton_cache
@@ -939,6 +939,23 @@ def test_an_exported_cache_serves_at_its_final_path_without_this_package(
     assert sorted(final.rglob("*")) == before
 
 
+def test_an_export_says_which_host_modules_the_serving_host_will_have_to_build(
+    engine_bundle: Path, tmp_path: Path
+) -> None:
+    """From 3.8.0 on Triton's key for them holds the folders of that host."""
+    files = Bundle.open(engine_bundle).manifest.triton
+    assert files is not None
+    keyless = replace(files, host_modules=tuple(replace(m, keys=()) for m in files.host_modules))
+    other = rewritten(engine_bundle, tmp_path / "b", triton=keyless)
+
+    ended = ssd_aot("export", other, "--triton-cache", tmp_path / "cache")
+
+    assert ended.exit_code == 0, ended.stderr
+    assert "cuda_utils is not among them" in ended.stderr
+    assert "0 host modules" in ended.stdout
+    assert list((tmp_path / "cache").rglob("*.so")) == []
+
+
 EXPORTS_REFUSED = {
     "a relative final path": (("--at", "cache"), "Triton's group files hold absolute paths"),
     "a folder with files": ((), "the output exists"),
@@ -994,8 +1011,6 @@ def test_the_lines_for_an_image_name_the_bundle_and_pin_it(engine_bundle: Path) 
 def test_an_engine_without_plug_ins_is_told_of_tritons_own_variables(
     engine_bundle: Path, tmp_path: Path
 ) -> None:
-    from engine_bundles import rewritten
-
     source = Bundle.open(engine_bundle).manifest.source
     other = rewritten(
         engine_bundle, tmp_path / "b", source=source.__class__("sglang", "0.5.23", source.kernels)

@@ -93,6 +93,11 @@ def build(
             tune_at_serve=tune_at_serve, show_progress=terminal.level() > Level.QUIET,
         )  # fmt: skip
     else:
+        if tune_at_serve:
+            raise UsageError("builtin kernels have no tuner at serve time",
+                             where="--tune-at-serve", found="source builtin",
+                             wanted="an engine's source",
+                             mend="drop it, and see `ssd-aot tune`")  # fmt: skip
         with crew_of(workers, jobs, ray_address) as crew:
             if not no_tune and tune_where_possible(spec, targets, found, crew):
                 found = find_records(records)
