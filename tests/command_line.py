@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,11 @@ def ssd_aot(*arguments: str | Path) -> Result:
 def command(*arguments: str | Path) -> list[str]:
     """The command line of a process that runs a command."""
     return [sys.executable, "-m", "ssd_aot.cli", *_spelled(arguments)]
+
+
+def heed_interrupts() -> None:
+    """For a process about to start: a shell lets those that it starts behind ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _spelled(arguments: tuple[str | Path, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import ROOT, SHORT, TINY, command, elsewhere, python, ssd_aot
+from command_line import ROOT, SHORT, TINY, command, elsewhere, heed_interrupts, python, ssd_aot
 from spec_builders import write_spec
 
 from ssd_aot import compiling
@@ -138,6 +138,7 @@ def test_a_build_that_is_ended_compiles_only_the_rest_when_run_again(
     with subprocess.Popen(
         command("build", *line),
         env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=heed_interrupts,
     ) as build:  # fmt: skip
         wait_for_entries(out, 2)
         os.killpg(build.pid, number)

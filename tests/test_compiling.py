@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command_line import heed_interrupts
 from test_build_cache import file_size_limit
 from test_triton_compat import B200, B300, H100, MATMUL, ptxas_of_release
 
@@ -233,6 +234,7 @@ def test_a_build_that_is_ended_continues_where_it_was(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        preexec_fn=heed_interrupts,
     )
     with build:
         assert build.stdout is not None
