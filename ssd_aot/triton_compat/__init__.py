@@ -6,12 +6,8 @@ Triton release changes this package alone.
 
 from ssd_aot.triton_compat.assembly import layout_can_be_fixed
 from ssd_aot.triton_compat.cache_entries import compile_entry
-from ssd_aot.triton_compat.capturing import (
-    CapturedCandidate,
-    CapturedLaunch,
-    TuningResult,
-    capturing,
-)
+from ssd_aot.triton_compat.captured import CapturedCandidate, CapturedLaunch, TuningResult
+from ssd_aot.triton_compat.capturing import capturing
 from ssd_aot.triton_compat.compilation import CompiledObject, compile_variant, warm_up
 from ssd_aot.triton_compat.host_modules import (
     EXTENSION_SUFFIX,

@@ -19,7 +19,7 @@ from triton.runtime.jit import compute_cache_key
 from ssd_aot.launches import Constant, Variant
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat.cache_entries import launch_source
-from ssd_aot.triton_compat.capturing import TuningResult
+from ssd_aot.triton_compat.captured import TuningResult
 from ssd_aot.triton_compat.compilation import launch_options
 from ssd_aot.triton_compat.values import decoded, specialised
 
