@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd_aot.archive.labels import DIGEST, PREFIX, image_annotations, image_labels
-from ssd_aot.archive.packing import stream, verified
+from ssd_aot.archive.packing import OnProgress, stream, verified
 from ssd_aot.bundle.layout import bundle_path
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import place_folder
@@ -66,7 +66,9 @@ class PackedImage:
         return f"{head}\nimage  {self.image}\ndigest {self.digest}"
 
 
-def pack_image(path: str | os.PathLike[str], out: str) -> PackedImage:
+def pack_image(
+    path: str | os.PathLike[str], out: str, on_progress: OnProgress | None = None
+) -> PackedImage:
     """Write the bundle at `path` as the OCI image layout `out`, whole or not at all.
 
     Raises BundleError for a bundle that does not verify, UsageError for an `out` that is there and
@@ -74,7 +76,7 @@ def pack_image(path: str | os.PathLike[str], out: str) -> PackedImage:
     """
     place = check_layout_destination(out)
     bundle = verified(path)
-    layer, diff_id = layer_of(stream(bundle, PREFIX))
+    layer, diff_id = layer_of(stream(bundle, PREFIX, on_progress))
     config = canonical_json(_config(bundle, diff_id)).encode()
     blobs = [config, layer]
     manifest = canonical_json(

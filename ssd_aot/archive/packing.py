@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from ssd_aot.bundle.layout import CHECKSUM_FILE, checksum_text
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import FILE_MODE, disk_errors
 from ssd_aot.errors import BundleError, HostError, UsageError
+from ssd_aot.progress import Progress
 from ssd_aot.verifying import verify
 
 STDOUT = "-"
@@ -47,7 +49,15 @@ class Packed:
         return f"{head}\nsha256 {self.sha256}\ndigest {self.digest}"
 
 
-def pack_archive(path: str | os.PathLike[str], out: str | None, stdout: BinaryIO) -> Packed:
+OnProgress = Callable[[Progress], None]
+
+
+def pack_archive(
+    path: str | os.PathLike[str],
+    out: str | None,
+    stdout: BinaryIO,
+    on_progress: OnProgress | None = None,
+) -> Packed:
     """Write the bundle at `path` as one archive to `out`: a file, `-` for `stdout`, or None for a
     file beside the bundle, of its name. The bundle is verified before anything is written.
 
@@ -56,8 +66,8 @@ def pack_archive(path: str | os.PathLike[str], out: str | None, stdout: BinaryIO
     """
     bundle = verified(path)
     if out == STDOUT:
-        return _to_stream(bundle, stdout)
-    return _to_file(bundle, archive_path(path, out, bundle))
+        return _to_stream(bundle, stdout, on_progress)
+    return _to_file(bundle, archive_path(path, out, bundle), on_progress)
 
 
 def verified(path: str | os.PathLike[str]) -> Bundle:
@@ -78,9 +88,12 @@ def verified(path: str | os.PathLike[str]) -> Bundle:
     return bundle
 
 
-def stream(bundle: Bundle, prefix: str = "") -> Iterator[bytes]:
-    """The bytes of the archive, its paths below `prefix`. Raises BundleError when a file changes
-    while it is read."""
+def stream(
+    bundle: Bundle, prefix: str = "", on_progress: OnProgress | None = None
+) -> Iterator[bytes]:
+    """The bytes of the archive, its paths below `prefix`; progress counts the listed files. Raises
+    BundleError when a file changes while it is read."""
+    began, done = time.monotonic(), 0
     for folder in leading(prefix):
         yield folder.header
     text = bundle.manifest.to_json_text().encode()
@@ -93,6 +106,11 @@ def stream(bundle: Bundle, prefix: str = "") -> Iterator[bytes]:
             yield checksum_text(bundle.digest).encode()
         elif path:
             yield _content(bundle, path, digests[path])
+            done += 1
+            if on_progress is not None:
+                elapsed = time.monotonic() - began
+                left = elapsed / done * (len(digests) - done)
+                on_progress(Progress(done, len(digests), 0, elapsed, left, "packed", path))
         yield member.padding
     yield END
 
@@ -150,7 +168,7 @@ def is_archive(place: Path) -> bool:
         return False
 
 
-def _to_file(bundle: Bundle, place: Path) -> Packed:
+def _to_file(bundle: Bundle, place: Path, on_progress: OnProgress | None) -> Packed:
     # A link is written through, as redirection does.
     final = Path(os.path.realpath(place))
     with disk_errors(final, sum(size for _, _, size in bundle.manifest.files)):
@@ -158,7 +176,7 @@ def _to_file(bundle: Bundle, place: Path) -> Packed:
         handle, name = tempfile.mkstemp(prefix=f".{final.name}.", suffix=".new", dir=final.parent)
         try:
             with open(handle, "wb") as file:
-                packed = _write(bundle, file.write, str(place))
+                packed = _write(bundle, file.write, str(place), on_progress)
                 file.flush()
                 os.fchmod(file.fileno(), FILE_MODE)
                 os.fsync(file.fileno())
@@ -170,9 +188,9 @@ def _to_file(bundle: Bundle, place: Path) -> Packed:
     return packed
 
 
-def _to_stream(bundle: Bundle, stdout: BinaryIO) -> Packed:
+def _to_stream(bundle: Bundle, stdout: BinaryIO, on_progress: OnProgress | None) -> Packed:
     try:
-        packed = _write(bundle, stdout.write, STDOUT)
+        packed = _write(bundle, stdout.write, STDOUT, on_progress)
         stdout.flush()
     except BrokenPipeError:
         raise
@@ -183,9 +201,11 @@ def _to_stream(bundle: Bundle, stdout: BinaryIO) -> Packed:
     return packed
 
 
-def _write(bundle: Bundle, write: Callable[[bytes], object], name: str) -> Packed:
+def _write(
+    bundle: Bundle, write: Callable[[bytes], object], name: str, on_progress: OnProgress | None
+) -> Packed:
     written, digest = 0, hashlib.sha256()
-    for piece in stream(bundle):
+    for piece in stream(bundle, on_progress=on_progress):
         write(piece)
         digest.update(piece)
         written += len(piece)

@@ -27,6 +27,7 @@ def pack(bundle: str, out: Path | None, oci: Path | None, as_json: bool) -> None
     """
     from ssd_aot.archive.image import PackedImage, pack_image
     from ssd_aot.archive.packing import STDOUT, Packed, pack_archive
+    from ssd_aot.progress import ProgressPrinter
 
     if oci is not None and out is not None:
         raise UsageError("--out and --oci both say where to write", where="--oci", found=str(oci),
@@ -36,8 +37,8 @@ def pack(bundle: str, out: Path | None, oci: Path | None, as_json: bool) -> None
         raise UsageError("the archive and the JSON document would both be standard output",
                          where="--out", found=STDOUT, mend="give --out FILE")  # fmt: skip
     if oci is not None:
-        packed: PackedImage | Packed = pack_image(bundle, str(oci))
+        packed: PackedImage | Packed = pack_image(bundle, str(oci), ProgressPrinter())
     else:
         place = None if out is None else str(out)
-        packed = pack_archive(bundle, place, sys.stdout.buffer)
+        packed = pack_archive(bundle, place, sys.stdout.buffer, ProgressPrinter())
     click.echo(json.dumps(packed.to_json()) if as_json else str(packed), err=to_stdout)
