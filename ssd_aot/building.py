@@ -17,7 +17,7 @@ from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter, check_destination
 from ssd_aot.candidates import candidates
 from ssd_aot.compile_rounds import Rounds, compile_first_fitting, dropped_sentences
-from ssd_aot.errors import BuildError, BundleError
+from ssd_aot.errors import SHOWN, BuildError, BundleError, listed
 from ssd_aot.operation import launch_abi
 from ssd_aot.progress import Progress
 from ssd_aot.sources.builtin import kernel_sources, source_hashes
@@ -29,9 +29,6 @@ from ssd_aot.tuning.choices import Choice, Chooser, RecordFile, refuse_untuned
 
 if TYPE_CHECKING:
     from ssd_aot.plan import Plan, PlannedLaunch
-
-SHOWN_FAILURES = 5
-"""How many failed launches an error spells out; the others mostly share their reasons."""
 
 
 def build(
@@ -88,7 +85,7 @@ def build(
                 found=_first(failures, rounds.untried),
                 wanted="a candidate of each that compiles and fits its target",
                 mend="mend what is named, drop the signatures, or build with --keep-going",
-                more=failures[SHOWN_FAILURES:],
+                more=failures[SHOWN:],
             )
         manifest = _write(spec, _target_entries(targets, chooser), plan, choices, rounds, out)
         cache.discard()
@@ -123,10 +120,8 @@ def _origins(choices: Iterable[Choice]) -> tuple[tuple[str, int], ...]:
 
 
 def _first(failures: Sequence[str], untried: int) -> str:
-    more = len(failures) - SHOWN_FAILURES
-    shown = [*failures[:SHOWN_FAILURES], *([f"and {more} more"] if more > 0 else [])]
-    shown += [f"and {untried} not tried to the end"] if untried else []
-    return "\n          ".join(shown)
+    untold = [f"and {untried} not tried to the end"] if untried else []
+    return "\n          ".join([listed(failures), *untold])
 
 
 def _present(spec: Spec, targets: Sequence[Target], out: Path, chooser: Chooser) -> Manifest | None:
@@ -213,15 +208,5 @@ def _target_entries(targets: Sequence[Target], chooser: Chooser) -> tuple[Target
     entries = []
     for target in sorted(targets, key=lambda t: t.name):
         rule = chooser.form_rule(target)
-        entries.append(
-            TargetEntry(
-                name=target.name,
-                arch=target.arch,
-                capability=target.capability,
-                shared_bytes_optin=target.shared_bytes_optin,
-                multiprocessors=target.multiprocessors,
-                walk_programs=rule.walk_programs,
-                walk_tokens=rule.walk_tokens,
-            )
-        )
+        entries.append(TargetEntry.of(target, rule.walk_programs, rule.walk_tokens))
     return tuple(entries)

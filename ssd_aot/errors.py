@@ -6,6 +6,7 @@ spec, 3 something this host lacks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,16 @@ class SsdAotError(Exception):
         if self.mend:
             parts.append(f"  mend:   {self.mend}")
         return "\n".join(parts)
+
+
+SHOWN = 5
+"""How many of several a message spells out; the others mostly share their reasons."""
+
+
+def listed(found: Sequence[str], shown: int = SHOWN) -> str:
+    """The first of several as an error's `found`, a line each, and how many more there are."""
+    more = len(found) - shown
+    return "\n          ".join([*found[:shown], *([f"and {more} more"] if more > 0 else [])])
 
 
 class SpecError(SsdAotError):

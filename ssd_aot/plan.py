@@ -10,9 +10,9 @@ from typing import Any
 from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.candidates import candidates
 from ssd_aot.completeness import RequiredLaunch, RequiredPlan
-from ssd_aot.errors import SpecError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import FormRule
+from ssd_aot.pins import check_pins, pinned_candidates
 from ssd_aot.signatures import Signature, expand
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
@@ -121,7 +121,7 @@ def make_plan(
     for target in targets:
         rule = (rules or {}).get(target.name) or FormRule.for_gpu(target.multiprocessors)
         launches += _plan_target(spec, signatures, target, rule)
-    _check_pins(spec, launches)
+    check_pins(spec, {planned.launch.kernel for planned in launches})
     return Plan(signatures, tuple(launches))
 
 
@@ -138,35 +138,11 @@ def _plan_target(
         for launch in traced[bare]:
             needed.setdefault(launch, []).append(signature.id)
     return [
-        PlannedLaunch(launch, target, _pinned(spec, launch, target), tuple(ids))
+        PlannedLaunch(
+            launch,
+            target,
+            pinned_candidates(spec, launch.kernel, candidates(launch, target)),
+            tuple(ids),
+        )
         for launch, ids in sorted(needed.items(), key=lambda item: str(item[0]))
     ]
-
-
-def _pinned(spec: Spec, launch: Launch, target: Target) -> tuple[Configuration, ...]:
-    """The candidates that a pin of the launch's kernel leaves. Raises `SpecError` for none."""
-    every = candidates(launch, target)
-    pin = spec.pinned(launch.kernel)
-    left = tuple(c for c in every if all(c.to_json().get(k) == v for k, v in pin.items()))
-    if not left:
-        raise SpecError(
-            "the pin matches no candidate",
-            where=spec.place(f"pin.{launch.kernel}"),
-            found=", ".join(f"{name}={value}" for name, value in pin.items()),
-            wanted="one of: " + "; ".join(str(c) for c in every),
-            mend="pin values that one candidate has, or drop the pin",
-        )
-    return left
-
-
-def _check_pins(spec: Spec, launches: Sequence[PlannedLaunch]) -> None:
-    kernels = sorted({planned.launch.kernel for planned in launches})
-    for kernel, _ in spec.pin:
-        if kernel not in kernels:
-            raise SpecError(
-                "the pin names no kernel of the plan",
-                where=spec.place(f"pin.{kernel}"),
-                found=kernel,
-                wanted=", ".join(kernels),
-                mend="name one of these kernels",
-            )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.bundle.pin import VARIABLE
 from ssd_aot.bundle.store import Bundle
-
-MANAGER = "ssd_aot.runtime.triton_cache:BundleCacheManager"
+from ssd_aot.runtime.triton_service import MANAGER
 
 
 def service_lines(bundle: Bundle, path: str) -> tuple[str, ...]:

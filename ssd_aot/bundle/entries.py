@@ -8,6 +8,7 @@ from typing import Any
 from ssd_aot.bundle.needs import Needs
 from ssd_aot.bundle.triton_files import TritonFiles
 from ssd_aot.launches import Configuration, Launch, Variant
+from ssd_aot.targets import Target
 
 FORMAT = 1
 """Raised when an older reader could not read a newer manifest rightly."""
@@ -106,6 +107,19 @@ class TargetEntry:
     multiprocessors: int
     walk_programs: int
     walk_tokens: int
+
+    @classmethod
+    def of(cls, target: Target, walk_programs: int = 0, walk_tokens: int = 0) -> TargetEntry:
+        """A target with its rule of forms, which is for builtin kernels: an engine's have none."""
+        return cls(
+            name=target.name,
+            arch=target.arch,
+            capability=target.capability,
+            shared_bytes_optin=target.shared_bytes_optin,
+            multiprocessors=target.multiprocessors,
+            walk_programs=walk_programs,
+            walk_tokens=walk_tokens,
+        )
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def read_manifest(source: str | bytes, where: str, kind: type[M]) -> M:
 
 _signatures = each(pair(text, json_object))
 
-_toolchain = record(
+read_toolchain = record(
     Toolchain,
     triton_version=text,
     triton_content=text,
@@ -214,7 +214,7 @@ class _Tables:
             spec=json_object,
             spec_digest=text,
             targets=each(_target),
-            toolchain=_toolchain,
+            toolchain=read_toolchain,
             **optional,
         )(data)
 

@@ -12,19 +12,17 @@ from ssd_aot.build_report import BuildReport
 from ssd_aot.bundle.writer import check_destination
 from ssd_aot.engines.bundling import BuiltTarget, write_bundle
 from ssd_aot.engines.engine import require_installed
-from ssd_aot.engines.groups import TuningGroup, check_pins, tuning_groups
+from ssd_aot.engines.groups import TuningGroup, check_group_pins, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.engines.recorded import as_recorded
 from ssd_aot.engines.rounds import compile_groups
 from ssd_aot.engines.tracing import TracedLaunch
-from ssd_aot.errors import BuildError, SpecError
+from ssd_aot.errors import BuildError, SpecError, listed
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import check_ptxas, toolchain
 from ssd_aot.tuning.choices import Choice, Chooser, RecordFile, refuse_untuned
-
-SHOWN_FAILURES = 5
 
 
 def build_engine(
@@ -80,7 +78,7 @@ def build_engine(
         raise BuildError(
             f"{len(failures)} launches could not be built",
             where=str(place),
-            found="\n          ".join(failures[:SHOWN_FAILURES]),
+            found=listed(failures),
             wanted="a candidate of each that compiles and fits its target",
             mend="mend what is named, drop the signatures, or build with --keep-going",
         )
@@ -114,7 +112,7 @@ def choose(
     sources = {t.captured.launch.kernel: t.captured.source_sha256 for t in traced}
     chooser = Chooser(tuple(records), toolchain(), tuple(sorted(sources.items())))
     groups = tuning_groups(traced)
-    check_pins(spec, groups)
+    check_group_pins(spec, groups)
     choices = {group: group.choose(spec, target, chooser) for group in groups}
     return as_recorded(choices, spec.recording, target) if spec.recording else choices
 

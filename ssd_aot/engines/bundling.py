@@ -68,8 +68,6 @@ def write_bundle(
             known = entries.get((entry.target, kernel.variant))
             needed = {*entry.signatures, *(known.signatures if known else ())}
             entries[entry.target, kernel.variant] = replace(entry, signatures=tuple(sorted(needed)))
-            if one.compiled.object.launcher is not None:
-                launchers[one.compiled.object.launcher.sha256] = one.compiled.object.launcher
             if not tune_at_serve:
                 tuning = _add_tuning(writer, part.target, one)
                 if tuning is not None:
@@ -77,8 +75,10 @@ def write_bundle(
         for one in part.rounds.refused:
             kernel = _add_kernel(writer, part.target, one)
             kernels.setdefault(kernel.key, kernel)
-            if one.compiled.object.launcher is not None:
-                launchers[one.compiled.object.launcher.sha256] = one.compiled.object.launcher
+        for one in (*part.rounds.built, *part.rounds.refused):
+            launcher = one.compiled.object.launcher
+            if launcher is not None:
+                launchers[launcher.sha256] = launcher
     modules = [driver_source(), *(launchers[name] for name in sorted(launchers))]
     manifest = Manifest(
         spec=spec.normalised(),
@@ -87,7 +87,7 @@ def write_bundle(
         source=Source(spec.source, version, _kernel_sources(parts)),
         launch_abi="",
         toolchain=toolchain(of_engine=True),
-        targets=tuple(_target_entry(part.target) for part in parts),
+        targets=tuple(TargetEntry.of(part.target) for part in parts),
         variants=tuple(entries.values()),
         missing=tuple(sorted(failures)),
         triton=TritonFiles(
@@ -205,17 +205,4 @@ def _needs(parts: Sequence[BuiltTarget], tune_at_serve: bool) -> Needs:
             for traced in part.traced
         ),
         ((target, kernel) for target, kernel, _ in results),
-    )
-
-
-def _target_entry(target: Target) -> TargetEntry:
-    """The rule of forms is for builtin kernels: an engine's have none."""
-    return TargetEntry(
-        name=target.name,
-        arch=target.arch,
-        capability=target.capability,
-        shared_bytes_optin=target.shared_bytes_optin,
-        multiprocessors=target.multiprocessors,
-        walk_programs=0,
-        walk_tokens=0,
     )

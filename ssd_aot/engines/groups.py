@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ssd_aot.engines.tracing import TracedLaunch
-from ssd_aot.errors import SpecError
 from ssd_aot.launches import Configuration
+from ssd_aot.pins import check_pins, pinned_candidates
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import TuningResult
@@ -44,21 +44,11 @@ class TuningGroup:
 
         Raises SpecError for a pin that matches no candidate.
         """
-        pin = spec.pinned(self.kernel) or spec.pinned(function_name(self.kernel))
-        left = tuple(
-            c for c in self.candidates if all(c.to_json().get(k) == v for k, v in pin.items())
-        )
-        if not left:
-            pinned = self.kernel if spec.pinned(self.kernel) else function_name(self.kernel)
-            raise SpecError(
-                "the pin matches no candidate",
-                where=spec.place(f"pin.{pinned}"),
-                found=", ".join(f"{name}={value}" for name, value in pin.items()),
-                wanted="one of: " + "; ".join(str(c) for c in self.candidates),
-                mend="pin values that one candidate has, or drop the pin",
-            )
+        name = self.kernel if spec.pinned(self.kernel) else function_name(self.kernel)
+        left = pinned_candidates(spec, name, self.candidates)
+        pinned = bool(spec.pinned(name))
         choices = [
-            chooser.choose(traced.captured.launch, target, left, pinned=bool(pin))
+            chooser.choose(traced.captured.launch, target, left, pinned=pinned)
             for traced in self.launches
         ]
         first = min(choices, key=lambda choice: choice.tuning.status != "measured")
@@ -71,19 +61,10 @@ def function_name(kernel: str) -> str:
     return kernel.rpartition(":")[2]
 
 
-def check_pins(spec: Spec, groups: Iterable[TuningGroup]) -> None:
-    """Raises SpecError for a pin that names no kernel of the trace."""
+def check_group_pins(spec: Spec, groups: Iterable[TuningGroup]) -> None:
+    """Raises SpecError for a pin that names no kernel of the trace, whole or by its function."""
     kernels = {group.kernel for group in groups}
-    names = sorted({function_name(kernel) for kernel in kernels})
-    for kernel, _ in spec.pin:
-        if kernel not in kernels and kernel not in names:
-            raise SpecError(
-                "the pin names no kernel of the plan",
-                where=spec.place(f"pin.{kernel}"),
-                found=kernel,
-                wanted=", ".join(names),
-                mend="name one of these kernels",
-            )
+    check_pins(spec, {function_name(kernel) for kernel in kernels}, kernels)
 
 
 def tuning_groups(traced: Sequence[TracedLaunch]) -> tuple[TuningGroup, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
+from ssd_aot.engines.operation_modules import pass_over, scan_module
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.problems import DTYPES
 from ssd_aot.signatures import Signature
@@ -36,12 +36,7 @@ class MambaSsm:
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
         pass_over(("mamba_ssm", "mamba_ssm.ops"))
-        module = operation_module(OPERATION)
-        require_kernel(
-            operation_module(OPERATION.replace("combined", "chunk_scan")),
-            "_chunk_scan_fwd_kernel",
-        )
-        self._operation = module.mamba_chunk_scan_combined
+        self._operation = scan_module(OPERATION).mamba_chunk_scan_combined
         yield
         self._operation = None
 

@@ -62,6 +62,17 @@ def operation_module(name: str) -> Any:
         ) from error
 
 
+def scan_module(name: str) -> Any:
+    """The module of the whole operation, `….ssd_combined`, its scan's kernel being Triton's.
+
+    Raises HostError as `operation_module` and `require_kernel`.
+    """
+    module = operation_module(name)
+    scan = operation_module(name.replace("combined", "chunk_scan"))
+    require_kernel(scan, "_chunk_scan_fwd_kernel")
+    return module
+
+
 def require_kernel(module: Any, name: str) -> None:
     """Raises HostError where the engine made its kernels plain functions."""
     kernel = getattr(module, name, None)

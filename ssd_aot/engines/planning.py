@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_aot.engines.engine import require_installed
-from ssd_aot.engines.groups import check_pins, tuning_groups
+from ssd_aot.engines.groups import check_group_pins, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.launches import Launch
@@ -35,7 +35,7 @@ def plan_engine(spec: Spec, targets: Sequence[Target]) -> Plan:
         by_default = Chooser((), toolchain(), ())
         found: dict[Launch, PlannedLaunch] = {}
         groups = tuning_groups(traced)
-        check_pins(spec, groups)
+        check_group_pins(spec, groups)
         for group in groups:
             choices = group.choose(spec, target, by_default)
             configurations = tuple(choice.configuration for choice in choices)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from ssd_aot.engines.engine import Engine, engine
+from ssd_aot.engines.engine import engine
 from ssd_aot.errors import SpecError
 from ssd_aot.signatures import Signature, expand
 from ssd_aot.spec import Spec
@@ -34,13 +33,9 @@ def reached_signatures(spec: Spec) -> tuple[Signature, ...]:
 
 def left_out(spec: Spec) -> tuple[str, ...]:
     """One sentence for each reason for which signatures fall away."""
-    source = engine(spec.source)
-    return notices(source, expand(spec))
-
-
-def notices(source: Engine, signatures: Sequence[Signature]) -> tuple[str, ...]:
-    counts = Counter(filter(None, (source.refusal(signature) for signature in signatures)))
+    source, every = engine(spec.source), expand(spec)
+    counts = Counter(filter(None, (source.refusal(signature) for signature in every)))
     return tuple(
-        f"{count} of {len(signatures)} signatures are left out: {reason}"
+        f"{count} of {len(every)} signatures are left out: {reason}"
         for reason, count in sorted(counts.items())
     )

@@ -11,17 +11,21 @@ from ssd_aot.bundle.manifest import Tuning
 from ssd_aot.engines.groups import TuningGroup
 from ssd_aot.engines.presenting import presented
 from ssd_aot.engines.tracing import TracedLaunch
-from ssd_aot.errors import BuildError, HostError
+from ssd_aot.errors import BuildError, HostError, listed
 from ssd_aot.launches import Configuration, Variant
 from ssd_aot.recording.reading import check_recording
-from ssd_aot.recording.recorded import RecordedLaunch, RecordedTuning, Recording, config_of
+from ssd_aot.recording.recorded import (
+    RecordedKernel,
+    RecordedLaunch,
+    RecordedTuning,
+    Recording,
+    config_of,
+)
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import CapturedCandidate, CapturedLaunch, TuningResult, kernel_function
 from ssd_aot.triton_compat.kernel import look_for_programs_in, refuse_changed_source
 from ssd_aot.triton_compat.recorded_keys import entry_key, launch_key, tuning_result
 from ssd_aot.tuning.choices import Choice
-
-SHOWN = 5
 
 
 def trace_recording(recording: Recording, target: Target) -> tuple[TracedLaunch, ...]:
@@ -36,13 +40,14 @@ def trace_recording(recording: Recording, target: Target) -> tuple[TracedLaunch,
         _check_sources(recording)
         tunings = check_recording(recording)
         results = {place: _result(tuning) for place, tuning in tunings.items()}
+        kernels = dict(recording.kernels)
         found = [
             _captured(
                 one,
                 target,
                 tunings.get((one.launch.kernel, one.tuning)),
                 results.get((one.launch.kernel, one.tuning)),
-                recording,
+                kernels[one.launch.kernel],
             )
             for one in recording.launches
         ]
@@ -83,9 +88,7 @@ def _check_sources(recording: Recording) -> None:
 
 
 def _named(errors: Sequence[BuildError]) -> str:
-    more = len(errors) - SHOWN
-    named = [f"{error.where}: {error.found}" for error in errors[:SHOWN]]
-    return "\n          ".join([*named, *([f"and {more} more"] if more > 0 else [])])
+    return listed([f"{error.where}: {error.found}" for error in errors])
 
 
 def _result(tuning: RecordedTuning) -> TuningResult:
@@ -101,9 +104,8 @@ def _captured(
     target: Target,
     tuning: RecordedTuning | None,
     result: TuningResult | None,
-    recording: Recording,
+    kernel: RecordedKernel,
 ) -> CapturedLaunch:
-    kernel = dict(recording.kernels)[one.launch.kernel]
     winner = tuning.winner if tuning else None
     candidates = [
         _candidate(one, configuration, target, tuning.offered[at] if tuning else "")

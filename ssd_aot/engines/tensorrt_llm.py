@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import PackedBatch, RowBatch, packed_batches, row_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import operation_module, pass_over, require_kernel
+from ssd_aot.engines.operation_modules import operation_module, pass_over, scan_module
 from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
 from ssd_aot.errors import HostError
 from ssd_aot.problems import DTYPES
@@ -44,9 +44,7 @@ class TensorRtLlm:
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
         pass_over(PASSED_OVER)
-        module = operation_module(f"{MODULES}.ssd_combined")
-        scan = operation_module(f"{MODULES}.ssd_chunk_scan")
-        require_kernel(scan, "_chunk_scan_fwd_kernel")
+        module = scan_module(f"{MODULES}.ssd_combined")
         self._operation = module.mamba_chunk_scan_combined
         if "out" not in inspect.signature(self._operation).parameters:
             raise _too_old()

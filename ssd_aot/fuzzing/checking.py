@@ -115,12 +115,4 @@ def fuzz_plan(spec: Spec, targets: Sequence[Target], plan: Plan, fuzzing: Fuzzin
 
 def _entry(target: Target) -> TargetEntry:
     rule = FormRule.for_gpu(target.multiprocessors)
-    return TargetEntry(
-        name=target.name,
-        arch=target.arch,
-        capability=target.capability,
-        shared_bytes_optin=target.shared_bytes_optin,
-        multiprocessors=target.multiprocessors,
-        walk_programs=rule.walk_programs,
-        walk_tokens=rule.walk_tokens,
-    )
+    return TargetEntry.of(target, rule.walk_programs, rule.walk_tokens)

@@ -22,6 +22,7 @@ from ssd_aot.bundle.json_readers import (
     text,
 )
 from ssd_aot.bundle.manifest import KernelText, Toolchain
+from ssd_aot.bundle.manifest_reading import read_toolchain
 from ssd_aot.errors import UsageError
 from ssd_aot.launches import Argument, Configuration, Constant, Launch
 
@@ -151,15 +152,7 @@ _READERS: Mapping[str, Any] = {
     "source_sha256": sha256,
     "source": record(KernelText, sha256=sha256, line=count),
     "arch": count,
-    "toolchain": record(
-        Toolchain,
-        triton_version=text,
-        triton_content=text,
-        ptxas_version=text,
-        python_abi=text,
-        platform=text,
-        environment=table(text),
-    ),
+    "toolchain": read_toolchain,
 }
 
 

@@ -17,7 +17,7 @@ from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.runtime.accepting import accept, refuse_changed
 from ssd_aot.runtime.guard import watch_measurements
 from ssd_aot.runtime.strictness import refuse_gaps, strict_by_environment
-from ssd_aot.runtime.triton_service import BUNDLE, SERVICE, Served
+from ssd_aot.runtime.triton_service import BUNDLE, MANAGER, SERVICE, Served
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def install() -> None:
     cache = importlib.import_module("ssd_aot.runtime.triton_cache")
     knobs.cache.manager_class = cache.BundleCacheManager
     knobs.autotuning.cache = True
-    os.environ["TRITON_CACHE_MANAGER"] = cache.MANAGER
+    os.environ["TRITON_CACHE_MANAGER"] = MANAGER
     os.environ["TRITON_CACHE_AUTOTUNING"] = "1"
     from triton.runtime.autotuner import Autotuner
 

@@ -11,10 +11,9 @@ from collections.abc import Collection
 
 from ssd_aot.bundle.needs import unmet
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.errors import BundleError
+from ssd_aot.errors import BundleError, listed
 
 STRICT = "SSD_AOT_STRICT"
-SHOWN = 5
 
 
 def strict_by_environment() -> bool:
@@ -33,11 +32,10 @@ def refuse_gaps(bundle: Bundle, models: Collection[str] = (), tp: int | None = N
     gaps = list(unmet(bundle.manifest, lambda signature: is_of(signature, models, tp)))
     if not gaps:
         return
-    more = f"\n          and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
     raise BundleError(
         "the bundle lacks what its signatures need, and strict mode wants all of it",
         where=f"bundle {bundle.digest[:12]}",
-        found="\n          ".join(gaps[:SHOWN]) + more,
+        found=listed(gaps),
         wanted="every launch and tuning result that the build planned",
         mend="ship the bundle as it was built, or build it anew",
     )

@@ -18,7 +18,6 @@ from ssd_aot.errors import HostError
 from ssd_aot.runtime.triton_service import SERVICE
 
 _TUNING = ".autotune.json"
-MANAGER = "ssd_aot.runtime.triton_cache:BundleCacheManager"
 
 
 class BundleCacheManager(CacheManager):  # type: ignore[misc]

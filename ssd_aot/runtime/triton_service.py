@@ -17,6 +17,8 @@ from ssd_aot.runtime.guard import TUNING, Guard
 BUNDLE = "SSD_AOT_BUNDLE"
 KERNELS = "SSD_AOT_KERNELS"
 CACHE_FOLDER = "TRITON_CACHE_DIR"
+MANAGER = "ssd_aot.runtime.triton_cache:BundleCacheManager"
+"""As `TRITON_CACHE_MANAGER` names it."""
 
 
 @dataclass(frozen=True)

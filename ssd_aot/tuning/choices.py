@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 
 from ssd_aot.bundle.manifest import Toolchain, Tuning
-from ssd_aot.errors import BuildError, SpecError
+from ssd_aot.errors import BuildError, SpecError, listed
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import FormRule
 from ssd_aot.targets import Target, target
@@ -18,9 +18,6 @@ from ssd_aot.tuning.records import Entry, Record, Session, offered_digest
 
 SOURCE = "builtin"
 """The source whose records these are: engine kernels are tuned by the engine's own autotuner."""
-
-SHOWN = 5
-"""How many choices an error spells out."""
 
 FOLDER = Path("tuning")
 """Where a project keeps its own records, and where `build` writes what it measures."""
@@ -143,13 +140,10 @@ def refuse_untuned(choices: Sequence[tuple[str, Tuning]]) -> None:
     """Raises `BuildError`, naming them, when some choice is neither measured nor pinned."""
     untuned = [(name, t) for name, t in choices if t.status not in ("measured", "pinned")]
     if untuned:
-        named = "\n          ".join(f"{name}: {tuning.status}" for name, tuning in untuned[:SHOWN])
-        if len(untuned) > SHOWN:
-            named += f"\n          and {len(untuned) - SHOWN} more"
         raise BuildError(
             f"{len(untuned)} of {len(choices)} choices were not measured on their GPU",
             where="--require-tuned",
-            found=named,
+            found=listed([f"{name}: {tuning.status}" for name, tuning in untuned]),
             wanted="a measured winner for each launch",
             mend="run `ssd-aot tune` on such a GPU, or build without --require-tuned",
         )

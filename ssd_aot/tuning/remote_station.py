@@ -182,42 +182,42 @@ class RemoteRuns:
 
     def run(self, configuration: Configuration) -> Trial:
         """The trial; one that ends its process each time is rejected for that."""
-        for _ in range(ATTEMPTS):
-            try:
-                trial, usable = self._station.ask(self, station_host.run, configuration)
-            except WorkerGone as gone:
-                reason = str(gone)
-                self._station.restart()
-                continue
-            if not usable:
-                self._station.restart()
-            assert isinstance(trial, Trial)
-            return trial
-        code = self.member.candidates.code(configuration)
-        return Trial(
-            configuration, rejected=_ended(reason), registers=code.registers,
-            spill_bytes=code.spill_bytes,
-        )  # fmt: skip
+        try:
+            (trial,) = self._answer(station_host.run, configuration)
+        except WorkerGone as gone:
+            code = self.member.candidates.code(configuration)
+            return Trial(
+                configuration, rejected=str(gone), registers=code.registers,
+                spill_bytes=code.spill_bytes,
+            )  # fmt: skip
+        assert isinstance(trial, Trial)
+        return trial
 
     def time(self, configuration: Configuration) -> tuple[float, ...]:
+        try:
+            times, failed = self._answer(station_host.time, configuration)
+        except WorkerGone as gone:
+            raise TrialFailed(str(gone)) from gone
+        if failed:
+            raise TrialFailed(failed)
+        return tuple(times)
+
+    def _answer(self, function: Callable[..., Any], configuration: Configuration) -> list[Any]:
+        """What the station says, without its last word: whether its process can go on. One that
+        cannot is replaced. Raises `WorkerGone` for a question that ends it each time."""
         for _ in range(ATTEMPTS):
             try:
-                times, failed, usable = self._station.ask(self, station_host.time, configuration)
+                answer: list[Any] = [*self._station.ask(self, function, configuration)]
             except WorkerGone as gone:
                 reason = str(gone)
                 self._station.restart()
                 continue
+            usable = answer.pop()
             if not usable:
                 self._station.restart()
-            if failed:
-                raise TrialFailed(failed)
-            return tuple(times)
-        raise TrialFailed(_ended(reason))
+            return answer
+        raise WorkerGone(f"did not run: its process ended {ATTEMPTS} times: {reason}")
 
     def usable(self) -> bool:
         """Always: a process whose device was lost has been replaced."""
         return True
-
-
-def _ended(reason: str) -> str:
-    return f"did not run: its process ended {ATTEMPTS} times: {reason}"
