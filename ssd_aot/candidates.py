@@ -20,6 +20,9 @@ from ssd_aot.targets import Target
 
 NARROWEST = 64
 
+BY_HAND = "BY_HAND"
+"""The constexpr of those configurations whose kernel is written in Gluon."""
+
 
 def candidates(launch: Launch, target: Target) -> tuple[Configuration, ...]:
     """Configurations for one launch on one target, the preferred first."""
@@ -39,8 +42,15 @@ def candidates(launch: Launch, target: Target) -> tuple[Configuration, ...]:
     headdim, dstate = values["HEADDIM"], values["DSTATE"]
     assert isinstance(headdim, int) and isinstance(dstate, int)
     if launch.kernel == "segment_states":
-        return _segment_states(headdim, dstate, target)
-    return _scan(headdim, dstate, values["PRECISION"] == "tf32x3", target)
+        others = _segment_states(headdim, dstate, target)
+    else:
+        others = _scan(headdim, dstate, values["PRECISION"] == "tf32x3", target)
+    by_hand = _by_hand(launch) if target.arch == "sm_90a" else ()
+    if by_hand:
+        # Of the others only those that came near: they share the first one's warps and stages.
+        near = others[0].num_warps, others[0].num_stages
+        others = tuple(c for c in others if (c.num_warps, c.num_stages) == near)
+    return (*by_hand, *others)
 
 
 def _segment_states(headdim: int, dstate: int, target: Target) -> tuple[Configuration, ...]:
@@ -54,6 +64,22 @@ def _segment_states(headdim: int, dstate: int, target: Target) -> tuple[Configur
     )
 
 
+def _by_hand(launch: Launch) -> tuple[Configuration, ...]:
+    """Those of the kernels written in Gluon, for the launches that they take."""
+    values = dict(launch.constexprs)
+    x = next(argument for argument in launch.arguments if argument.name == "x")
+    if x.specialisation != "aligned" or x.type not in ("*bf16", "*fp16"):
+        return ()
+    if values["DSTATE"] not in (64, 128) or values.get("HAS_Z"):
+        return ()
+    tile: dict[str, Constant] = {BY_HAND: True, "BLOCK_P": NARROWEST, "PDL": True}
+    if launch.kernel == "scan":
+        return (_configure(tile, 4, 1),)
+    if values["SEGMENT"] == 0:
+        return ()
+    return tuple(_configure({**tile, "BUFFERS": buffers}, 4, 1) for buffers in (3, 4))
+
+
 def _scan(headdim: int, dstate: int, wide: bool, target: Target) -> tuple[Configuration, ...]:
     hopper = target.arch == "sm_90a"
     stages = (2, 1) if hopper and not wide else (1, 2)
@@ -63,9 +89,10 @@ def _scan(headdim: int, dstate: int, wide: bool, target: Target) -> tuple[Config
     for (columns, tail), warp, stage, state_np in product(
         _parts(headdim, hopper and not wide), warps, stages, orders
     ):
-        if tail and stage == 1:
-            # On sm_90 a single stage with a tail of 16 columns gave NaN rows, and two stages with
-            # both column blocks in one program read outside shared memory (Triton 3.7.1, H200).
+        if tail and (stage == 1 or state_np):
+            # On sm_90 a tail of 16 columns gave NaN rows with a single stage, and reads outside
+            # memory or wrong results with the state as (dstate, headdim) and two (Triton 3.7.1,
+            # H200).
             continue
         for prefetch in (True, False) if hopper else (False, True):
             tile = _tile(columns, dstate, state_np, stage, target)

@@ -64,10 +64,15 @@ MODULES = {
             "vllm/_custom_ops.py": "",
             "vllm/envs.py": "",
             "vllm/logger.py": "def init_logger(name): return None\n",
-            "vllm/platforms/__init__.py": "_current_platform = None\n"
+            "vllm/platforms/__init__.py": "import torch\n"
+            "from vllm.platforms.interface import DeviceCapability, Platform\n"
+            "class Here(Platform):\n"
+            "    def get_device_capability(self, device_id=0):\n"
+            "        return DeviceCapability(*torch.cuda.get_device_capability(device_id))\n"
+            "_current_platform = None\n"
             "def __getattr__(name):\n"
             "    if name != 'current_platform': raise AttributeError(name)\n"
-            "    return _current_platform\n",
+            "    return _current_platform or Here()\n",
             "vllm/platforms/interface.py": "from enum import Enum\n"
             "from typing import NamedTuple\n"
             "class PlatformEnum(Enum):\n    CUDA = 0\n"

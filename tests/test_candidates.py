@@ -58,7 +58,9 @@ def test_some_of_each_kernels_candidates_compile(tmp_path: Path) -> None:
     h200 = target("h200")
     first_of = {launch.kernel: launch for launch in launches(NARROW)}
     tasks = [
-        CompileTask(kernel_reference(launch.kernel), Variant(launch, configuration), h200)
+        CompileTask(
+            kernel_reference(launch.kernel, configuration), Variant(launch, configuration), h200
+        )
         for launch in first_of.values()
         for configuration in {candidates(launch, h200)[0], candidates(launch, h200)[-1]}
     ]

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 from signature_builders import signature
 
-from ssd_aot.candidates import candidates
+from ssd_aot.candidates import BY_HAND, candidates
+from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Blocking, Counts, FormRule
 from ssd_aot.operation import CONSTEXPRS, PARAMETERS, grid, launches, workspace
-from ssd_aot.sources.builtin import MODULES, _layouts, enumerate_launches, kernel_reference
+from ssd_aot.sources.builtin import (
+    GLUON_MODULES,
+    MODULES,
+    _layouts,
+    enumerate_launches,
+    kernel_reference,
+)
 from ssd_aot.targets import TARGETS, Target, target
 from ssd_aot.triton_compat import kernel_function
 
@@ -16,26 +23,39 @@ RULE = FormRule.for_gpu(132)
 FEW, MANY = signature(num_seqs=(1, 1), nheads=16, ngroups=1), signature(num_seqs=(2, 64))
 
 
-@pytest.mark.parametrize("kernel", MODULES)
-def test_parameters_are_those_of_the_triton_function_in_order(kernel: str) -> None:
-    function = kernel_function(kernel_reference(kernel))
-
-    runtime = tuple(p.name for p in function.params if not p.is_constexpr)
-    assert runtime == PARAMETERS[kernel]
+def configured(gpu: Target) -> list[tuple[Launch, Configuration]]:
+    """One launch of each kernel in every configuration for `gpu`."""
+    found = {launch.kernel: launch for launch in enumerate_launches(FEW, RULE)}
+    assert found.keys() == MODULES.keys()
+    return [(launch, c) for launch in found.values() for c in candidates(launch, gpu)]
 
 
 @pytest.mark.parametrize("gpu", TARGETS, ids=lambda gpu: gpu.name)
-@pytest.mark.parametrize("kernel", MODULES)
-def test_problem_and_configuration_together_give_every_constexpr_once(
-    kernel: str, gpu: Target
-) -> None:
-    function = kernel_function(kernel_reference(kernel))
-    wanted = sorted(p.name for p in function.params if p.is_constexpr)
-    launch = next(x for x in enumerate_launches(FEW, RULE) if x.kernel == kernel)
+def test_parameters_are_those_of_each_configurations_function_in_order(gpu: Target) -> None:
+    for launch, configuration in configured(gpu):
+        function = kernel_function(kernel_reference(launch.kernel, configuration))
+        runtime = tuple(p.name for p in function.params if not p.is_constexpr)
+        assert runtime == PARAMETERS[launch.kernel]
 
-    for configuration in candidates(launch, gpu):
+
+@pytest.mark.parametrize("gpu", TARGETS, ids=lambda gpu: gpu.name)
+def test_problem_and_configuration_together_give_every_constexpr_once(gpu: Target) -> None:
+    for launch, configuration in configured(gpu):
+        function = kernel_function(kernel_reference(launch.kernel, configuration))
+        wanted = sorted(p.name for p in function.params if p.is_constexpr)
         chosen = [name for name, _ in configuration.constexprs]
-        assert sorted([*CONSTEXPRS[kernel], *chosen]) == wanted
+        assert sorted([*CONSTEXPRS[launch.kernel], *chosen]) == wanted
+
+
+def test_kernels_by_hand_are_for_hopper_alone() -> None:
+    for gpu in TARGETS:
+        by_hand = {
+            kernel_reference(launch.kernel, configuration)
+            for launch, configuration in configured(gpu)
+            if BY_HAND in dict(configuration.constexprs)
+        }
+        wanted = {f"{module}:{kernel}" for kernel, module in GLUON_MODULES.items()}
+        assert by_hand == (wanted if gpu.arch == "sm_90a" else set())
 
 
 def test_every_launch_gives_each_parameter_once_in_order() -> None:

@@ -9,14 +9,7 @@ Per chunk of tokens, with the decay terms of `decay`:
 import triton
 import triton.language as tl
 
-from ssd_aot.kernels.tiles import (
-    load_tile,
-    state_masks,
-    state_pointers,
-    store_tile,
-    to_operand,
-    update_state,
-)
+from ssd_aot.kernels.tiles import load_tile, store_tile, to_operand, update_state
 
 
 @triton.jit
@@ -123,49 +116,3 @@ def scan_chunk(
         row_inside, p_inside[None, :], ROWS_MASKED, P_MASKED,
     )  # fmt: skip
     return update_state(state, B_tile, x_tile, w, tl.exp2(total), STATE_NP, PRECISION)
-
-
-@triton.jit
-def load_state(
-    base,
-    p,
-    n,
-    row_stride,
-    p_inside,
-    n_inside,
-    P_MASKED: tl.constexpr,
-    N_MASKED: tl.constexpr,
-    STATE_NP: tl.constexpr,
-):
-    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
-    return load_tile(
-        state_pointers(base, p, n, row_stride, STATE_NP),
-        row_mask,
-        column_mask,
-        N_MASKED if STATE_NP else P_MASKED,
-        P_MASKED if STATE_NP else N_MASKED,
-    ).to(tl.float32)
-
-
-@triton.jit
-def store_state(
-    base,
-    state,
-    p,
-    n,
-    row_stride,
-    p_inside,
-    n_inside,
-    P_MASKED: tl.constexpr,
-    N_MASKED: tl.constexpr,
-    STATE_NP: tl.constexpr,
-):
-    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
-    store_tile(
-        state_pointers(base, p, n, row_stride, STATE_NP),
-        state.to(base.dtype.element_ty),
-        row_mask,
-        column_mask,
-        N_MASKED if STATE_NP else P_MASKED,
-        P_MASKED if STATE_NP else N_MASKED,
-    )

@@ -7,9 +7,10 @@ of its columns; what happens in a chunk is in `chunks`.
 import triton
 import triton.language as tl
 
-from ssd_aot.kernels.chunks import load_state, prefetch_rows, scan_chunk, store_state
+from ssd_aot.kernels.chunks import prefetch_rows, scan_chunk
 from ssd_aot.kernels.overlap import wait_for_previous
-from ssd_aot.kernels.spans import find_span, span_begin
+from ssd_aot.kernels.spans import block_extent
+from ssd_aot.kernels.tiles import load_state, store_state
 
 
 @triton.jit
@@ -64,7 +65,7 @@ def walk_columns(
         D_columns = tl.load(D + p, mask=p_inside, other=0.0).to(tl.float32)
     if HAS_INITSTATES:
         state = load_state(
-            initial, p, n, initial_row, p_inside, n_inside, P_MASKED, N_MASKED, STATE_NP
+            initial, p, n, initial_row, p_inside, n_inside, P_MASKED or N_MASKED, STATE_NP
         )
     else:
         state = tl.zeros((BLOCK_N, COLUMNS) if STATE_NP else (COLUMNS, BLOCK_N), tl.float32)
@@ -88,7 +89,9 @@ def walk_columns(
             CHUNK, P_MASKED, N_MASKED, True, STATE_NP, PRECISION,
         )  # fmt: skip
     if HAS_FINAL_STATES:
-        store_state(final, state, p, n, final_row, p_inside, n_inside, P_MASKED, N_MASKED, STATE_NP)
+        store_state(
+            final, state, p, n, final_row, p_inside, n_inside, P_MASKED or N_MASKED, STATE_NP
+        )
 
 
 @triton.jit
@@ -160,21 +163,12 @@ def scan(
     """
     PARTS: tl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
     block = tl.program_id(1)
+    span, span_start, begin, end, row = block_extent(
+        spans, block, num_spans, spans_stride, span_tokens, PACKED, CHUNK, SEGMENT
+    )
     if SEGMENT > 0:
-        span = find_span(spans, block, num_spans, spans_stride, span_tokens, PACKED, SEGMENT)
-    else:
-        span = block
-    span_start = span_begin(spans, span, spans_stride, span_tokens, PACKED)
-    begin = span_start
-    end = span_begin(spans, span + 1, spans_stride, span_tokens, PACKED)
-    row = span_start // CHUNK + span
-    if SEGMENT > 0:
-        segment = block - (span_start // SEGMENT + span)
-        begin += segment * SEGMENT
-        row += segment * (SEGMENT // CHUNK)
         if begin >= end:
             return
-        end = tl.minimum(end, begin + SEGMENT)
 
     head = tl.program_id(0) // PARTS
     part = tl.program_id(0) % PARTS

@@ -12,8 +12,8 @@ import triton.language as tl
 
 from ssd_aot.kernels.decay import log2_decay, sequence_starts, time_step
 from ssd_aot.kernels.overlap import let_next_start, wait_for_previous
-from ssd_aot.kernels.spans import find_span, span_begin
-from ssd_aot.kernels.tiles import load_tile, state_masks, state_pointers, store_tile, update_state
+from ssd_aot.kernels.spans import block_extent, span_begin
+from ssd_aot.kernels.tiles import load_tile, store_state, update_state
 
 
 @triton.jit
@@ -69,21 +69,12 @@ def segment_states(
     P_MASKED: tl.constexpr = HEADDIM % BLOCK_P != 0
     N_MASKED: tl.constexpr = DSTATE != BLOCK_N
     block = tl.program_id(1)
+    span, span_start, begin, end, row = block_extent(
+        spans, block, num_spans, spans_stride, span_tokens, PACKED, CHUNK, SEGMENT
+    )
     if SEGMENT > 0:
-        span = find_span(spans, block, num_spans, spans_stride, span_tokens, PACKED, SEGMENT)
-    else:
-        span = block
-    span_start = span_begin(spans, span, spans_stride, span_tokens, PACKED)
-    begin = span_start
-    end = span_begin(spans, span + 1, spans_stride, span_tokens, PACKED)
-    row = span_start // CHUNK + span
-    if SEGMENT > 0:
-        segment = block - (span_start // SEGMENT + span)
-        begin += segment * SEGMENT
-        row += segment * (SEGMENT // CHUNK)
         if begin >= end:
             return
-        end = tl.minimum(end, begin + SEGMENT)
 
     part = tl.program_id(0) % PARTS
     head = tl.program_id(0) // PARTS
@@ -140,16 +131,8 @@ def segment_states(
         log2_total += total
         terms += CHUNK
 
-    row_mask, column_mask = state_masks(p_inside, n_inside, STATE_NP)
     local = states + (block.to(tl.int64) * nheads + head) * (HEADDIM * DSTATE)
-    store_tile(
-        state_pointers(local, p, n, DSTATE, STATE_NP),
-        state,
-        row_mask,
-        column_mask,
-        N_MASKED if STATE_NP else P_MASKED,
-        P_MASKED if STATE_NP else N_MASKED,
-    )
+    store_state(local, state, p, n, DSTATE, p_inside, n_inside, P_MASKED or N_MASKED, STATE_NP)
     if part == 0:
         tl.store(segment_decay + block.to(tl.int64) * nheads + head, log2_total)
 

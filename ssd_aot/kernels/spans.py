@@ -40,3 +40,33 @@ def find_span(
         low = tl.where(not_above, middle, low)
         high = tl.where(not_above, high, middle)
     return low
+
+
+@triton.jit
+def block_extent(
+    spans,
+    block,
+    num_spans,
+    spans_stride,
+    span_tokens,
+    PACKED: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+):
+    """(span, its first token, first token, end, first row) of a program's tokens, both counted in
+    the packed order: a whole span, or segment number `block` when SEGMENT is not 0, which is empty
+    where no span has so many."""
+    if SEGMENT > 0:
+        span = find_span(spans, block, num_spans, spans_stride, span_tokens, PACKED, SEGMENT)
+    else:
+        span = block
+    start = span_begin(spans, span, spans_stride, span_tokens, PACKED)
+    begin = start
+    end = span_begin(spans, span + 1, spans_stride, span_tokens, PACKED)
+    row = start // CHUNK + span
+    if SEGMENT > 0:
+        segment = block - (start // SEGMENT + span)
+        begin += segment * SEGMENT
+        row += segment * (SEGMENT // CHUNK)
+        end = tl.minimum(end, begin + SEGMENT)
+    return span, start, begin, end, row

@@ -61,12 +61,37 @@ def state_pointers(base, p, n, row_stride, STATE_NP: tl.constexpr):
 
 
 @triton.jit
-def state_masks(p_inside, n_inside, STATE_NP: tl.constexpr):
-    """(row mask, column mask) of a state tile in its order."""
+def state_inside(p_inside, n_inside, STATE_NP: tl.constexpr):
+    """The mask of a state tile in its order."""
     if STATE_NP:
-        return n_inside[:, None], p_inside[None, :]
+        return n_inside[:, None] & p_inside[None, :]
     else:
-        return p_inside[:, None], n_inside[None, :]
+        return p_inside[:, None] & n_inside[None, :]
+
+
+@triton.jit
+def load_state(
+    base, p, n, row_stride, p_inside, n_inside, MASKED: tl.constexpr, STATE_NP: tl.constexpr
+):
+    """A state in float32, with zeros outside; without MASKED all of it is inside."""
+    pointers = state_pointers(base, p, n, row_stride, STATE_NP)
+    if MASKED:
+        inside = state_inside(p_inside, n_inside, STATE_NP)
+        return tl.load(pointers, mask=inside, other=0.0).to(tl.float32)
+    else:
+        return tl.load(pointers).to(tl.float32)
+
+
+@triton.jit
+def store_state(
+    base, state, p, n, row_stride, p_inside, n_inside, MASKED: tl.constexpr, STATE_NP: tl.constexpr
+):
+    pointers = state_pointers(base, p, n, row_stride, STATE_NP)
+    value = state.to(base.dtype.element_ty)
+    if MASKED:
+        tl.store(pointers, value, mask=state_inside(p_inside, n_inside, STATE_NP))
+    else:
+        tl.store(pointers, value)
 
 
 @triton.jit

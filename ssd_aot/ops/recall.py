@@ -50,9 +50,10 @@ class RememberedCall:
     ) -> None:
         names = [n for n, t in zip(TENSORS, given, strict=True) if t is not None]
         present = [t for t in given if t is not None]
-        self._names = names
         self._select = itemgetter(*(TENSORS.index(name) for name in names))
-        self._guard = _guard(names, present, OPEN, layout.packed)
+        self._sizes = [_open_size(n, t, layout.packed) for n, t in zip(names, present, strict=True)]
+        self._strides: list[Any] = [list(tensor.stride()) for tensor in present]
+        self._guard = _guard(present, self._sizes, self._strides)
         self._repeated: _Repeated | None = None
         self._latest: Counts | None = None
         self._tokens = [i for i, name in enumerate(names) if name in OF_TOKENS and name != "x"]
@@ -100,9 +101,11 @@ class RememberedCall:
         if counts != self._latest:
             self._latest = counts
             return _Repeated(self._guard, counts, prepared)
-        self._repeated = _Repeated(
-            _guard(self._names, present, frozenset(), self._layout.packed), counts, prepared
-        )
+        sizes = [
+            list(tensor.shape) if size[0] is None else size
+            for tensor, size in zip(present, self._sizes, strict=True)
+        ]
+        self._repeated = _Repeated(_guard(present, sizes, self._strides), counts, prepared)
         return self._repeated
 
     def _counts(self, present: tuple[Tensor, ...]) -> Counts | None:
@@ -139,22 +142,22 @@ class _Repeated(NamedTuple):
     scan: PreparedForm
 
 
+def _open_size(name: str, tensor: Tensor, packed: bool) -> list[int | None]:
+    """The shape of a remembered call's tensor, None for dimensions that may change."""
+    size: list[int | None] = list(tensor.shape)
+    if name in OPEN:
+        size[0] = None
+        if not packed and name in OF_TOKENS:
+            size[1] = None
+    return size
+
+
 def _guard(
-    names: Sequence[str], present: Sequence[Tensor], opened: frozenset[str], packed: bool
+    present: Sequence[Tensor], sizes: list[Any], strides: list[Any]
 ) -> Callable[..., bool]:
-    """torch's guard over the tensors, with the first dimensions of those in `opened` open."""
+    """torch's guard over the tensors' types, dtypes, devices, and these sizes and strides."""
     from torch._C._dynamo import guards
 
-    sizes: list[Any] = []
-    strides: list[Any] = []
-    for name, tensor in zip(names, present, strict=True):
-        size: list[int | None] = list(tensor.shape)
-        if name in opened:
-            size[0] = None
-            if not packed and name in OF_TOKENS:
-                size[1] = None
-        sizes.append(size)
-        strides.append(list(tensor.stride()))
     check: Callable[..., bool] = guards.TensorGuards(
         *present, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     ).check
@@ -176,10 +179,15 @@ def call_key(
 
 def recall(given: Given, chunk_size: int, dt_softplus: bool, dt_limit: tuple[float, float]) -> bool:
     """Launch the call from memory; False when there is none like it."""
-    found = _remembered.get(call_key(given, chunk_size, dt_softplus, dt_limit))
+    key = call_key(given, chunk_size, dt_softplus, dt_limit)
+    found = _remembered.get(key)
     if found is not None:
         for call in found:
             if call.launch(given):
+                if call is not found[0]:
+                    # The next layer's call is like this one. Another list, for other threads walk
+                    # this one.
+                    _remembered[key] = [call, *(other for other in found if other is not call)]
                 return True
     return False
 

@@ -105,7 +105,8 @@ def load_engine(
     check_identity(bundle)
     refuse_changed(bundle)
     _take_version(bundle)
-    from ssd_aot.triton_compat import EXTENSION_SUFFIX, driver_source, warm_up
+    from ssd_aot.triton_compat import EXTENSION_SUFFIX, driver_source
+    from ssd_aot.triton_compat.preloading import ready_for_look_ups
 
     driver = driver_source()
     served = Served.of(bundle, EXTENSION_SUFFIX, {driver.name: driver.sha256})
@@ -113,12 +114,20 @@ def load_engine(
         atexit.register(SERVICE.say_if_unused)
     SERVICE.start(served, strict=strict or strict_by_environment())
     install()
-    # A hash over Triton's files that its first look-up would make: here no request waits for it.
-    warm_up()
+    # What Triton's first look-up would work out: here no request waits for it.
+    ready_for_look_ups(_architectures(bundle))
     # One that is not whole is accepted by this call alone.
     if not os.environ.get(BUNDLE) and bundle.manifest.complete:
         os.environ[BUNDLE] = os.path.realpath(named or bundle.path)
     return LoadedEngineBundle(bundle)
+
+
+def _architectures(bundle: Bundle) -> set[int]:
+    """Of the bundle's targets, as Triton numbers them: 90 for sm_90a."""
+    return {
+        int("".join(digit for digit in target.arch if digit.isdigit()))
+        for target in bundle.manifest.targets
+    }
 
 
 def _take_version(bundle: Bundle) -> None:

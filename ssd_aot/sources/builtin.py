@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from ssd_aot.launches import Launch, canonical_json
+from ssd_aot.candidates import BY_HAND
+from ssd_aot.launches import Configuration, Launch, canonical_json
 from ssd_aot.layouts import SHORT_WORK, Form, FormRule, ScanLayout
 from ssd_aot.operation import launches
 from ssd_aot.signatures import Signature
@@ -20,9 +21,17 @@ MODULES = {
 }
 
 
-def kernel_reference(kernel: str) -> str:
-    """Where a kernel's Triton function is, as `module:function`."""
-    return f"{MODULES[kernel]}:{kernel}"
+GLUON_MODULES = {
+    "segment_states": "ssd_aot.kernels.hopper_segments",
+    "scan": "ssd_aot.kernels.hopper_scan",
+}
+"""Of configurations with `BY_HAND`."""
+
+
+def kernel_reference(kernel: str, configuration: Configuration) -> str:
+    """Where the Triton function of a kernel in a configuration is, as `module:function`."""
+    by_hand = any(name == BY_HAND for name, _ in configuration.constexprs)
+    return f"{(GLUON_MODULES if by_hand else MODULES)[kernel]}:{kernel}"
 
 
 SOURCE_FOLDERS = ("kernels", "ops", "sources")
@@ -59,12 +68,25 @@ def kernel_sources(
     gives them, such as a bundle's own; those of this package unless given."""
     given = source_hashes() if modules is None else modules
     hashes = {name: sha256 for name, sha256 in given if name.startswith("kernels/")}
-    own = {kernel: f"kernels/{module.rpartition('.')[2]}.py" for kernel, module in MODULES.items()}
-    shared = {name: sha256 for name, sha256 in hashes.items() if name not in own.values()}
+    own = {
+        kernel: [_file_of(modules[kernel]) for modules in (MODULES, GLUON_MODULES)
+                 if kernel in modules]
+        for kernel in MODULES
+    }  # fmt: skip
+    apart = {file for files in own.values() for file in files}
+    shared = {name: sha256 for name, sha256 in hashes.items() if name not in apart}
     return tuple(
-        (kernel, hashlib.sha256(canonical_json({**shared, "": hashes[file]}).encode()).hexdigest())
-        for kernel, file in sorted(own.items())
+        (kernel, hashlib.sha256(canonical_json(shared | _of(files, hashes)).encode()).hexdigest())
+        for kernel, files in sorted(own.items())
     )
+
+
+def _file_of(module: str) -> str:
+    return f"kernels/{module.rpartition('.')[2]}.py"
+
+
+def _of(files: Iterable[str], hashes: Mapping[str, str]) -> dict[str, str]:
+    return {file: hashes[file] for file in files if file in hashes}
 
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}

@@ -17,6 +17,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDAOptions
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.cache import triton_key
 from triton.runtime.driver import driver as driver_slot
 
@@ -81,7 +82,10 @@ def compile_variant(function: Any, variant: Variant, target: Target) -> Compiled
     try:
         # Triton prints the whole PTX when ptxas fails; the reason is in the exception as well.
         with alone(gpu) as assembler, redirect_stdout(io.StringIO()):
-            source = ASTSource(function, signature.types, signature.constants, signature.attributes)
+            make_source = GluonASTSource if function.is_gluon() else ASTSource
+            source = make_source(
+                function, signature.types, signature.constants, signature.attributes
+            )
             kernel = triton.compile(source, target=gpu, options=options)
     except (OSError, MemoryError):
         raise

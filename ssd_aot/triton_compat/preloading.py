@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import triton
 from triton._C.libtriton import get_cache_invalidating_env_vars
+from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.build import platform_key
 from triton.runtime.cache import get_cache_key
 from triton.runtime.driver import driver
 
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.errors import BuildError
 from ssd_aot.triton_compat.cache_entries import launch_source
-from ssd_aot.triton_compat.compilation import launch_options
+from ssd_aot.triton_compat.compilation import launch_options, warm_up
 from ssd_aot.triton_compat.kernel import kernel_function, loaded_module
+from ssd_aot.triton_compat.specialisation import describe_argument
 
 
 class _NothingStored(Exception):
@@ -27,6 +31,18 @@ def current_arch() -> tuple[int, int]:
     """The compute capability of the device that Triton would launch on."""
     number = int(driver.active.get_current_target().arch)
     return number // 10, number % 10
+
+
+def ready_for_look_ups(numbers: Iterable[int]) -> None:
+    """Works out now what Triton would at its first launch on a GPU of one of these architectures
+    (90: sm_90): the hash of itself, ptxas' version and the platform, for which it starts programs,
+    and what it imports to tell arguments apart."""
+    warm_up()
+    # Each is kept for the process (3.6.0, 3.7.1, 3.8.0, 3.9.0).
+    platform_key()
+    for number in numbers:
+        make_backend(GPUTarget("cuda", number, 32)).hash()
+    describe_argument("argument", 0)
 
 
 def preload_kernel(entry: VariantEntry, key: str, launch_key: str) -> int:

@@ -106,4 +106,6 @@ def compile_candidates(
 def _task(planned: PlannedLaunch, configuration: Configuration) -> CompileTask:
     kernel = planned.launch.kernel
     variant = Variant(planned.launch, configuration)
-    return CompileTask(kernel_reference(kernel), variant, planned.target, WEIGHTS[kernel])
+    return CompileTask(
+        kernel_reference(kernel, variant.configuration), variant, planned.target, WEIGHTS[kernel]
+    )

@@ -8,9 +8,11 @@ itself, in the configurations that the bundle names.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -53,69 +55,108 @@ class Counters:
         build._build = counted_build
 
 
-def call(operation: Any, problem: Problem) -> tuple[torch.Tensor, torch.Tensor | None]:
+@dataclass(frozen=True)
+class Call:
     """The operation as vLLM's mixer calls it, into outputs filled with NaN."""
-    s = problem.signature
-    out = torch.full_like(problem.x, float("nan"), memory_format=torch.contiguous_format)
-    slots = torch.arange(len(problem.lengths), 0, -1, dtype=torch.int32, device="cuda")
-    cache = torch.full(
-        (len(problem.lengths) + 1, s.nheads, s.headdim, s.dstate), float("nan"),
-        dtype=problem.state_dtype, device="cuda",
-    )  # fmt: skip
-    operation(
-        problem.x, problem.dt, problem.A, problem.B, problem.C, s.chunk_size, problem.cu_seqlens,
-        problem.chunks.ends, problem.chunks.last, problem.chunks.owner, out, D=problem.D,
-        dt_bias=problem.dt_bias, initial_states=problem.initial_states, dt_softplus=True,
-        state_dtype=problem.state_dtype, final_states_out=cache, final_state_indices=slots,
-    )  # fmt: skip
-    return out, cache[1:]
 
+    problem: Problem
+    out: torch.Tensor
+    cache: torch.Tensor
+    slots: torch.Tensor
 
-def digest(*tensors: torch.Tensor | None) -> str:
-    total = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is not None:
+    @classmethod
+    def of(cls, problem: Problem) -> Call:
+        s, count = problem.signature, len(problem.lengths)
+        shape = (count + 1, s.nheads, s.headdim, s.dstate)
+        return cls(
+            problem,
+            out=torch.full_like(
+                problem.x, float("nan"), memory_format=torch.contiguous_format
+            ),
+            cache=torch.full(shape, float("nan"), dtype=problem.state_dtype, device="cuda"),
+            slots=torch.arange(count, 0, -1, dtype=torch.int32, device="cuda"),
+        )  # fmt: skip
+
+    def run(self, operation: Any) -> None:
+        p, s = self.problem, self.problem.signature
+        operation(
+            p.x, p.dt, p.A, p.B, p.C, s.chunk_size, p.cu_seqlens, p.chunks.ends, p.chunks.last,
+            p.chunks.owner, self.out, D=p.D, dt_bias=p.dt_bias, initial_states=p.initial_states,
+            dt_softplus=True, state_dtype=p.state_dtype, final_states_out=self.cache,
+            final_state_indices=self.slots,
+        )  # fmt: skip
+
+    def digest(self) -> str:
+        total = hashlib.sha256()
+        for tensor in (self.out, self.cache[1:]):
             total.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-    return total.hexdigest()
+        return total.hexdigest()
+
+    def timed_ms(self, operation: Any) -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        self.run(operation)
+        return (time.perf_counter() - began) * 1e3
 
 
-def timed_ms(operation: Any, problem: Problem) -> float:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    call(operation, problem)
-    return (time.perf_counter() - began) * 1e3
+def warm_allocator() -> None:
+    """Memory that torch has asked the driver for, as an engine's has after its profiling run."""
+    del [torch.empty(2**28, dtype=torch.uint8, device="cuda") for _ in range(8)][:]
 
 
 def run_signatures(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
     """Every signature once; the first of them again for the time of a later call."""
-    problems = [
-        make_problem(s, LENGTHS[min(s.num_seqs[0], 2)], device="cuda", decode_tokens=i % 3, seed=i)
+    calls = [
+        Call.of(make_problem(s, LENGTHS[min(s.num_seqs[0], 2)], device="cuda",
+                             decode_tokens=i % 3, seed=i))
         for i, s in enumerate(signatures)
-    ]
-    first_ms = timed_ms(operation, problems[0])
+    ]  # fmt: skip
+    first_ms = calls[0].timed_ms(operation)
     results = {}
-    for signature, problem in zip(signatures, problems, strict=True):
-        results[signature.id] = digest(*call(operation, problem))
-    later = sorted(timed_ms(operation, problems[0]) for _ in range(50))
+    for signature, call in zip(signatures, calls, strict=True):
+        call.run(operation)
+        results[signature.id] = call.digest()
+    later = sorted(calls[0].timed_ms(operation) for _ in range(50))
     return {"first_ms": first_ms, "median_ms": later[25], "results": results}
 
 
+BATCHES, LAYERS = 300, 16
+FULL_STEPS = ((8192,), (7000,), (5555,)), ((4096, 4096), (5000, 3000), (1234, 4321))
+"""Tokens of the sequences of prefill steps, of fresh sequences and of cached prefixes."""
+
+
 def run_batches(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
-    """300 prefill batches, the first with a cached prefix in the middle: the seconds they take."""
+    """300 prefill batches through all layers, the first with a cached prefix in the middle: the
+    seconds they take."""
     model = [s for s in signatures if s.tp == signatures[0].tp and s.state_dtype == "fp32"]
     fresh = next(s for s in model if not s.has_initstates and s.num_seqs[0] == 1)
     cached = next(s for s in model if s.has_initstates and s.num_seqs[0] > 1)
-    problems = [
-        make_problem(fresh if i < 150 else cached, (64 + i,) if i < 150 else (32 + i, 17),
-                     device="cuda", seed=i)
-        for i in range(300)
-    ]  # fmt: skip
+    halves = [
+        [Call.of(make_problem(s, lengths, device="cuda")) for lengths in steps]
+        for s, steps in zip((fresh, cached), FULL_STEPS, strict=True)
+    ]
     torch.cuda.synchronize()
     began = time.perf_counter()
-    for problem in problems:
-        call(operation, problem)
+    for calls in halves:
+        for batch in range(BATCHES // 2):
+            for _ in range(LAYERS):
+                calls[batch % len(calls)].run(operation)
     torch.cuda.synchronize()
     return {"seconds": time.perf_counter() - began}
+
+
+def choose(kernel: str, stored: dict[str, Any]) -> None:
+    """Let an autotuner of Triton's own take the configuration that a stored result names."""
+    module, _, name = kernel.partition(":")
+    tuner = getattr(importlib.import_module(module), name)
+    while not hasattr(tuner, "configs"):
+        tuner = tuner.fn
+    named, _ = stored["configs_timings"][0]
+    fields = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg")
+    tuner.cache[tuple(stored["key"])] = next(
+        config for config in tuner.configs
+        if all(getattr(config, field) == named[field] for field in fields)
+    )  # fmt: skip
 
 
 def main(path: str, mode: str, workload: str) -> None:
@@ -133,13 +174,12 @@ def main(path: str, mode: str, workload: str) -> None:
 
         ssd_aot.load(path, strict=True, warm=True)
     if mode == "own":
-        from ssd_aot.triton_compat.preloading import preload_tuning
-
         assert bundle.manifest.triton is not None
         for tuning in bundle.manifest.triton.tunings:
-            preload_tuning(tuning.kernel, json.loads((bundle.path / tuning.path).read_text()))
+            choose(tuning.kernel, json.loads((bundle.path / tuning.path).read_text()))
     load_s = time.perf_counter() - began
     counters.install()
+    warm_allocator()
     signatures = [Signature.from_json(fields) for _, fields in bundle.manifest.signatures]
     run = {"signatures": run_signatures, "batches": run_batches}[workload]
     print(json.dumps({"load_s": load_s, **run(operation, signatures), **vars(counters)}))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from launch_arguments import arguments, call
 from signature_builders import signature
 
 import ssd_aot
@@ -28,25 +29,6 @@ SMALL = signature(nheads=16, ngroups=1)
 @pytest.fixture(scope="module", autouse=True)
 def loaded(bundle: Path) -> None:
     ssd_aot.load(bundle)
-
-
-def arguments(p: Problem) -> dict[str, Any]:
-    """Keyword arguments of the drop-in operation with outputs of their own."""
-    s, count = p.signature, len(p.lengths)
-    states = torch.full((count + 1, s.nheads, s.headdim, s.dstate), float("nan"), device="cuda")
-    return {
-        "x": p.x, "dt": p.dt, "A": p.A, "B": p.B, "C": p.C, "chunk_size": 128,
-        "cu_seqlens": p.cu_seqlens, "cu_chunk_seqlens": p.chunks.ends,
-        "last_chunk_indices": p.chunks.last, "seq_idx": p.chunks.owner,
-        "out": torch.full_like(p.x, float("nan")), "D": p.D, "dt_bias": p.dt_bias,
-        "initial_states": p.initial_states, "dt_softplus": True, "state_dtype": torch.float32,
-        "final_states_out": states,
-        "final_state_indices": torch.arange(count, dtype=torch.int32, device="cuda"),
-    }  # fmt: skip
-
-
-def call(a: dict[str, Any]) -> None:
-    ops.mamba_chunk_scan_combined_varlen(**a)
 
 
 def assert_right(p: Problem, a: dict[str, Any]) -> None:
@@ -200,7 +182,7 @@ sys.path[:0] = [{tests!r}, {root!r}]
 import torch, ssd_aot
 from signature_builders import signature
 from ssd_aot.problems import make_problem
-from test_launching import arguments, call
+from launch_arguments import arguments, call
 torch.zeros(1, device="cuda")
 p = make_problem(signature(), (200, 56), device="cuda")
 a = arguments(p)
@@ -233,9 +215,6 @@ def test_the_first_call_in_a_fresh_process(bundle: Path, warm: bool) -> None:
     here = Path(__file__).parent
     code = FIRST_CALL.format(
         tests=str(here.parent), root=str(here.parent.parent), bundle=str(bundle), warm=warm
-    )
-    code = code.replace(
-        "from test_launching", f"sys.path.insert(0, {str(here)!r})\nfrom test_launching"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

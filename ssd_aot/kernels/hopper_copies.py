@@ -1,0 +1,72 @@
+"""Rows of a chunk from global to shared memory, for the kernels written in Gluon."""
+
+import triton.experimental.gluon.language as gl
+from triton.experimental import gluon
+from triton.experimental.gluon._runtime import constexpr_function
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+
+@constexpr_function
+def slab_rows(columns):
+    """Rows of two-byte elements that 128 threads copy at once, sixteen bytes each."""
+    return 1024 // columns
+
+
+@constexpr_function
+def slab_layout(columns):
+    return gl.BlockedLayout([1, 8], [256 // columns, columns // 8], [4, 1], [1, 0])
+
+
+@gluon.jit
+def copy_rows(
+    tile,
+    base,
+    position,
+    end,
+    token_stride,
+    columns,
+    ROWS_MASKED: gl.constexpr,
+    COLUMNS_MASKED: gl.constexpr,
+    ROWS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+):
+    """Ask for ROWS rows from token `position` on, zeros from token `end` and column `columns`.
+
+    Slab by slab, so that a thread keeps one address and steps from slab to slab.
+    """
+    layout: gl.constexpr = slab_layout(COLUMNS)
+    SLAB: gl.constexpr = slab_rows(COLUMNS)
+    token = gl.arange(0, SLAB, layout=gl.SliceLayout(1, layout))
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, layout))
+    start = base + gl.cast(position, gl.int64) * token_stride
+    pointers = start + (token[:, None] * token_stride + column[None, :])
+    step = gl.cast(token_stride, gl.int64) * SLAB
+    for slab in gl.static_range(ROWS // SLAB):
+        inside = rows_inside(
+            token, column, end - position - slab * SLAB, columns, ROWS_MASKED, COLUMNS_MASKED
+        )
+        async_copy.async_copy_global_to_shared(tile.slice(slab * SLAB, SLAB), pointers, mask=inside)
+        pointers += step
+
+
+@gluon.jit
+def rows_inside(
+    token, column, tokens, columns, ROWS_MASKED: gl.constexpr, COLUMNS_MASKED: gl.constexpr
+):
+    """The mask of a slab, None where all of it is inside."""
+    if ROWS_MASKED and COLUMNS_MASKED:
+        return (token < tokens)[:, None] & (column < columns)[None, :]
+    elif ROWS_MASKED:
+        return (token < tokens)[:, None] & (column >= 0)[None, :]
+    elif COLUMNS_MASKED:
+        return (token >= 0)[:, None] & (column < columns)[None, :]
+    else:
+        return None
+
+
+@gluon.jit
+def saturated(value, element: gl.constexpr):
+    """As an operand of type `element`; float16 saturates, so that a large value stays finite."""
+    if element == gl.float16:
+        value = gl.minimum(gl.maximum(value, -65504.0), 65504.0)
+    return value.to(element)
