@@ -24,6 +24,10 @@ class BudgetSpent(Exception):
     """The time allowed is over; what was measured is kept."""
 
 
+class DeviceLost(HostError):
+    """A candidate ended the context of the process on its GPU; its trial is in the journal."""
+
+
 @dataclass
 class Clock:
     """Time since the start, and the budget; `budget_s` None: no limit."""
@@ -162,8 +166,8 @@ class Attempts:
         )
 
 
-def _device_lost(searched: Searched, trial: Trial) -> HostError:
-    return HostError(
+def _device_lost(searched: Searched, trial: Trial) -> DeviceLost:
+    return DeviceLost(
         "a candidate left the GPU unusable for this process",
         where=f"{searched} [{trial.configuration}]",
         found=trial.rejected,
