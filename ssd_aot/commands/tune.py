@@ -45,7 +45,8 @@ from ssd_aot.targets import Target
     help="Compile all candidates into DIR and measure nothing; needs no GPU.",
 )
 @click.option("--compiled", type=click.Path(exists=True, path_type=Path), metavar="DIR",
-              help="Measure what --compile-only wrote; builtin kernels then need no Triton.")  # fmt: skip
+              help="Measure what --compile-only wrote; builtin kernels need no Triton "
+              "then.")  # fmt: skip
 @click.option("--merge", "merged", nargs=2, type=click.Path(exists=True, path_type=Path),
               metavar="A B", help="Merge two records into --out.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -147,6 +148,7 @@ def tune_engine(
         assert spec is not None and gpu is not None
         place = out or record_path(gpu, spec.source)
         candidates = compile_only or place.with_name(place.name + ".candidates")
+        tuning_process.require_measured(spec.source, spec.place("source"))
         if compile_only is None:
             tuning_process.check_gpu(gpu, devices)
         reasons = tuning_process.compile_candidates(spec, gpu, candidates, jobs=jobs)

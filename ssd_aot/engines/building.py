@@ -61,7 +61,11 @@ def build_engine(
             choices = choose(spec, target, traced, records, version)
             if require_tuned:
                 refuse_untuned(
-                    [(group.kernel, found[0].tuning) for group, found in choices.items()]
+                    [
+                        (str(group), found[0].tuning)
+                        for group, found in choices.items()
+                        if len(group.candidates) > 1
+                    ]
                 )
             compile_tasks = partial(
                 process.compile, cache=folder, jobs=jobs, max_spill_bytes=max_spill_bytes,

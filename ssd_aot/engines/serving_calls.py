@@ -73,9 +73,12 @@ class MeasuredEngine(Engine, Protocol):
 def check_batches(signature: Signature) -> Iterator[ServingBatch]:
     """Batches of serving's own shapes on which a candidate is judged: one sequence of several
     chunks and many short ones, odd lengths, views behind decode tokens, caches of both kinds."""
-    every = list(dict.fromkeys(lengths_of(signature)))
+    # No scheduler puts a sequence without tokens into a batch, and engines need not be right there.
+    every = [tuple(max(1, length) for length in lengths) for lengths in lengths_of(signature)]
+    every = list(dict.fromkeys(every))
     for number, lengths in enumerate(every):
         yield ServingBatch(
             signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, paged=number % 2 == 1
         )
-    yield ServingBatch(signature, every[0], 0, 1100, final_states=False)
+    for number, lengths in enumerate(every[::2]):
+        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False)

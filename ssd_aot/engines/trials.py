@@ -11,6 +11,7 @@ import torch
 from ssd_aot.engines.groups import TuningGroup
 from ssd_aot.engines.serving_calls import ServingBatch
 from ssd_aot.engines.tuning_plan import PlannedGroup
+from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
 from ssd_aot.problems import Problem, Results
 from ssd_aot.triton_compat.forcing import REFUSALS
@@ -77,6 +78,22 @@ class GroupTrials(CandidateTrials[None]):
     def usable(self) -> bool:
         """Whether the device still works."""
         return self._measure.usable()
+
+    def right(self, configuration: Configuration) -> bool:
+        """Whether the operation is right with a candidate; judged, and not timed."""
+        try:
+            self._ready(configuration)
+            return not self._judge(None)[0]
+        except HostError:
+            raise
+        except self.FAILURES:
+            return False
+
+    def with_others(self, chosen: Mapping[TuningGroup, Configuration]) -> GroupTrials:
+        """The same with the other groups as given, and the inputs and references there are."""
+        other = GroupTrials(self._planned, self._measure, chosen)
+        other._checks, other._problems = self._checks, self._problems
+        return other
 
     def _begun(self, configuration: Configuration) -> Trial:
         one = next(u for u in self._planned.usable if u.configuration == configuration)

@@ -19,8 +19,10 @@ from ssd_aot.progress import Progress
 from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Clock, Setting
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.record_text import read_record, write_record
-from ssd_aot.tuning.records import Entry, Record, Session, Subject
+from ssd_aot.tuning.records import Entry, Record, Session
 from ssd_aot.tuning.tune_report import TuneReport
+
+OnProgress = Callable[[Progress], None] | None
 
 
 def tune_groups(
@@ -33,7 +35,7 @@ def tune_groups(
     *,
     engine: str,
     clock: Clock | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress = None,
 ) -> TuneReport:
     """Measure what `record`, read from `out` or new, does not know, and write it there.
 
@@ -43,39 +45,18 @@ def tune_groups(
     """
     clock = clock or Clock()
     journal = Journal(out, record)
-    setting = Setting(journal, clock)
-    chosen = {**others, **{p.group: p.usable[0].configuration for p in planned}}
-    total = sum(len(p.usable) for p in planned)
-    done = 0
-
-    def progress(more: int) -> None:
-        nonlocal done
-        done += more
-        if on_progress is not None and done:
-            elapsed = clock.elapsed_s
-            remaining = elapsed / done * (total - done)
-            on_progress(Progress(done, total, setting.failed, elapsed, remaining, "measured"))
-
+    search = _Search(planned, others, measure, session, engine, Setting(journal, clock))
     settled: list[Entry] = []
     try:
         for one in planned:
-            searched = one.searched(engine)
-            entry = record.entry_of(searched.subject.identity)
-            if entry is not None and _holds(entry, searched.subject, session):
-                setting.count(reused=len(entry.trials))
-                progress(len(one.usable))
+            entry = record.entry_of(one.group.identity)
+            if entry is not None and search.holds(one, entry):
+                search.take(one, entry, on_progress)
             else:
-                attempts = Attempts(setting, searched, session, GroupTrials(one, measure, chosen))
-                for candidate in one.usable:
-                    attempts.trial(candidate.configuration)
-                    progress(1)
-                attempts.finals()
-                entry = attempts.entry(one.unusable)
+                entry = search.run(one, on_progress)
                 record = record.with_entries([entry])
                 write_record(out, record)
             settled.append(entry)
-            if entry.winner is not None:
-                chosen[one.group] = entry.winner
     except BudgetSpent:
         pass
     else:
@@ -87,17 +68,102 @@ def tune_groups(
         path=out,
         tuned=tuple((None, entry) for entry in sorted(settled, key=lambda e: (e.kernel, e.launch))),
         form_rule=None,
-        fresh=setting.fresh,
-        reused=setting.reused,
+        fresh=search.setting.fresh,
+        reused=search.setting.reused,
         elapsed_s=clock.elapsed_s,
         left=tuple(str(one.group) for one in planned[len(settled) :]),
     )
 
 
-def _holds(entry: Entry, subject: Subject, session: Session) -> bool:
-    """Whether an entry says of a subject what would be measured now, or more."""
-    alike = replace(subject, judged=entry.judged)
-    return entry.basis == alike.basis(session) and set(entry.judged) >= set(subject.judged)
+class _Search:
+    """The groups in their order, each with the others at the choice so far."""
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedGroup],
+        others: Mapping[TuningGroup, Configuration],
+        measure: EngineMeasure,
+        session: Session,
+        engine: str,
+        setting: Setting,
+    ) -> None:
+        self.setting = setting
+        self._planned = planned
+        self._measure = measure
+        self._session = session
+        self._engine = engine
+        self._chosen = {**others, **{p.group: p.usable[0].configuration for p in planned}}
+        self._total = sum(len(one.usable) for one in planned)
+        self._done = 0
+
+    def holds(self, one: PlannedGroup, entry: Entry) -> bool:
+        """Whether an entry says of a group what would be measured now, or more."""
+        subject = one.searched(self._engine).subject
+        alike = replace(subject, judged=entry.judged).basis(self._session)
+        return entry.basis == alike and set(entry.judged) >= set(subject.judged)
+
+    def take(self, one: PlannedGroup, entry: Entry, on_progress: OnProgress) -> None:
+        """An entry that was measured before."""
+        self.setting.count(reused=len(entry.trials))
+        self._settle(one, entry)
+        self._count(len(one.usable), on_progress)
+
+    def run(self, one: PlannedGroup, on_progress: OnProgress) -> Entry:
+        """Every candidate of a group that can run."""
+        trials = GroupTrials(one, self._measure, self._chosen)
+        entry = self._try_all(one, trials, on_progress)
+        if entry.winner is None:
+            # That all are wrong is more likely the fault of a kernel that runs with them.
+            mended = self._mended(one, trials)
+            if mended is not None:
+                self._chosen = mended
+                entry = self._try_all(one, trials.with_others(mended), None, afresh=True)
+        self._settle(one, entry)
+        return entry
+
+    def _try_all(
+        self,
+        one: PlannedGroup,
+        trials: GroupTrials,
+        on_progress: OnProgress,
+        *,
+        afresh: bool = False,
+    ) -> Entry:
+        searched = one.searched(self._engine)
+        attempts = Attempts(self.setting, searched, self._session, trials, afresh=afresh)
+        for candidate in one.usable:
+            attempts.trial(candidate.configuration)
+            self._count(1, on_progress)
+        attempts.finals()
+        return attempts.entry(one.unusable)
+
+    def _mended(
+        self, one: PlannedGroup, trials: GroupTrials
+    ) -> dict[TuningGroup, Configuration] | None:
+        """The choices with one of another kernel changed so that the operation is right."""
+        first = one.usable[0].configuration
+        for other in self._planned:
+            if other.group.kernel == one.group.kernel:
+                continue
+            for candidate in other.usable:
+                self.setting.clock.check()
+                changed = {**self._chosen, other.group: candidate.configuration}
+                if trials.with_others(changed).right(first):
+                    return changed
+        return None
+
+    def _settle(self, one: PlannedGroup, entry: Entry) -> None:
+        if entry.winner is not None:
+            self._chosen = {**self._chosen, one.group: entry.winner}
+
+    def _count(self, more: int, on_progress: OnProgress) -> None:
+        if on_progress is None:
+            return
+        self._done += more
+        elapsed = self.setting.clock.elapsed_s
+        remaining = elapsed / self._done * (self._total - self._done)
+        failed = self.setting.failed
+        on_progress(Progress(self._done, self._total, failed, elapsed, remaining, "measured"))
 
 
 def record_at(out: Path, gpu: str, source: str) -> Record:

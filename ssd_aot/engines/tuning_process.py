@@ -135,9 +135,10 @@ def measure_on_gpu(
     devices: Sequence[int] = (),
     budget_s: float | None = None,
     on_notice: Callable[[str], None] = lambda text: None,
-    hire: Callable[[str], Worker] = SpawnedWorker,
+    hire: Callable[[str], Worker] | None = None,
 ) -> TuneReport:
-    """Measure in a process of its own and write, or extend, the record at `out`.
+    """Measure in a process of its own, a `SpawnedWorker` unless `hire` starts another, and write,
+    or extend, the record at `out`.
 
     A candidate that ends the process's context is rejected, and another process goes on. Raises
     `HostError` where there is no such GPU, and where the process ends again and again.
@@ -147,7 +148,7 @@ def measure_on_gpu(
     ended = 0
     while True:
         left_s = None if budget_s is None else max(0.0, budget_s - clock.elapsed_s)
-        worker = hire(f"GPU {index}")
+        worker = (hire or SpawnedWorker)(f"GPU {index}")
         try:
             report: TuneReport = worker.call(
                 measure_here, tuning, out.absolute(), date, index, left_s, level()

@@ -86,13 +86,22 @@ class Attempts:
     device is lost, with the trial that lost it in the journal.
     """
 
-    def __init__(self, setting: Setting, searched: Searched, session: Session, runs: Runs) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        searched: Searched,
+        session: Session,
+        runs: Runs,
+        *,
+        afresh: bool = False,
+    ) -> None:
+        """With `afresh` nothing is known yet, whatever the journal has."""
         self._setting = setting
         self._searched = searched
         self._session = session
         self._runs = runs
         self._basis = searched.subject.basis(session)
-        self._known = setting.journal.trials(self._basis, runs.names)
+        self._known = {} if afresh else setting.journal.trials(self._basis, runs.names)
         self._made: dict[Configuration, Trial] = {}
 
     def trial(self, configuration: Configuration) -> Trial:
