@@ -128,8 +128,13 @@ def _label(launch: Launch | None, entry: Entry) -> str:
     return " ".join(parts)
 
 
+_SHORT = {"torch.float": "fp", "torch.bfloat": "bf", "torch.int": "i"}
+
+
 def _tuning_label(entry: Entry) -> str:
     """An engine's kernel with the values and the dtypes of its tuning key."""
-    name = entry.kernel.rpartition(":")[2]
-    parts = [str(value).removeprefix("torch.") for value in json.loads(entry.tuning)]
-    return " ".join([name, *parts])
+    parts = [entry.kernel.rpartition(":")[2], *map(str, json.loads(entry.tuning))]
+    label = " ".join(parts)
+    for long, short in _SHORT.items():
+        label = label.replace(long, short)
+    return label
