@@ -107,7 +107,7 @@ def test_entries_of_both_kinds_come_back_and_only_engines_name_key_and_version()
     text = to_text(made)
 
     assert from_text(text, "record") == made
-    of_builtin, of_engine = (line for line in text.splitlines() if '"kernel"' in line)
+    of_engine, of_builtin = (line for line in text.splitlines() if '"kernel"' in line)
     assert '"tuning": "[64]", "engine": "1.2", "judged": [' in of_engine
     assert not any(name in of_builtin for name in ('"tuning"', '"engine"', '"judged"'))
 
