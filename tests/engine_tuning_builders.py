@@ -95,12 +95,14 @@ class FakeEngineMeasure:
     before: Callable[[FakeEngineMeasure], None] = lambda measure: None
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - a constant
     lost: bool = False
+    choices: Mapping[TuningGroup, Configuration] = field(default_factory=dict)
     chosen: list[Tried] = field(default_factory=list)
     timed: list[tuple[Tried, ...]] = field(default_factory=list)
     judged: list[tuple[Tried, ...]] = field(default_factory=list)
     answers: dict[int, tuple[Problem, Results]] = field(default_factory=dict)
 
     def choose(self, choices: Mapping[TuningGroup, Configuration]) -> None:
+        self.choices = dict(choices)
         self.chosen = [tried(group, one) for group, one in choices.items()]
 
     def results(self, batch: ServingBatch, problem: Problem) -> Results:

@@ -162,6 +162,47 @@ def test_each_group_runs_with_the_winners_so_far(two_kernels: Planned, out: Path
     assert set(measure.timed[-1]) == {("copied", 32, 32), ("pruned", 32, 32)}
 
 
+def both_dtypes(op: Any, s: Any) -> None:
+    """One kernel tuned for one size under two dtypes of its input."""
+    for dtype in (torch.float16, torch.float32):
+        op.pruned[(1,)](op.meta(65, dtype=dtype), op.meta(65), 65)
+
+
+def test_keys_that_differ_in_dtypes_follow_the_first_and_keep_their_own_entries(
+    tmp_path: Path, out: Path
+) -> None:
+    planned = plan(tmp_path, both_dtypes)
+    measure = FakeEngineMeasure({("pruned", 65, 32): 7.0, ("pruned", 65, 64): 5.0})
+
+    report = tune(planned, measure, out)
+
+    lead, follower = (read_record(out).entry_of(one.group.identity) for one in planned.groups)
+    assert lead is not None and "torch.float32" in lead.tuning
+    assert follower is not None and "torch.float16" in follower.tuning
+    assert [block(trial.configuration) for trial in lead.trials] == [16, 32, 64]
+    assert [block(trial.configuration) for trial in follower.trials] == [16, 64]
+    assert (block(lead.winner), block(follower.winner), report.fresh) == (64, 64, 5)
+
+
+def test_what_follows_takes_the_next_best_where_the_firsts_winner_is_wrong_for_it(
+    tmp_path: Path, out: Path
+) -> None:
+    planned = plan(tmp_path, both_dtypes)
+    follower = planned.groups[1].group
+
+    def spoil(output: torch.Tensor, calls: int) -> None:
+        if block(measure.choices[follower]) == 64:
+            nan_in_one_row(output, calls)
+
+    best = ("pruned", 65, 64)
+    measure = FakeEngineMeasure({("pruned", 65, 32): 7.0, best: 5.0}, {best: spoil})
+    tune(planned, measure, out)
+
+    entry = read_record(out).entry_of(follower.identity)
+    assert entry is not None and block(entry.winner) == 32
+    assert [bool(trial.rejected) for trial in entry.trials] == [False, False, True]
+
+
 def test_a_group_that_no_batch_reaches_is_left_to_its_default(tmp_path: Path) -> None:
     planned = plan(tmp_path, pruned_at(65, 67), served=pruned_at(65))
 

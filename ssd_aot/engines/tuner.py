@@ -1,7 +1,9 @@
 """The tuning of an engine's own kernels: group by group, right before fast, and remembered.
 
 Each group is searched with the others at the choice so far: the winners of those before it, and the
-first candidates that can run of those after it.
+first candidates that can run of those after it. Of groups of one kin (see `PlannedGroup.kin`) all
+candidates of the first are measured, and of the others the default and the first's best that is
+right for them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.record_text import read_record, write_record
 from ssd_aot.tuning.records import Entry, Record, Session
 from ssd_aot.tuning.tune_report import TuneReport
+from ssd_aot.tuning.winning import by_score
+
+FOLLOWED = 2
+"""Candidates that are planned of a group that follows another."""
 
 OnProgress = Callable[[Progress], None] | None
 
@@ -93,7 +99,10 @@ class _Search:
         self._session = session
         self._engine = engine
         self._chosen = {**others, **{p.group: p.usable[0].configuration for p in planned}}
-        self._total = sum(len(one.usable) for one in planned)
+        self._leads: dict[object, Entry] = {}
+        followers = len(planned) - len({one.kin for one in planned})
+        leads = {one.kin: len(one.usable) for one in reversed(planned)}
+        self._total = sum(leads.values()) + FOLLOWED * followers
         self._done = 0
 
     def holds(self, one: PlannedGroup, entry: Entry) -> bool:
@@ -105,13 +114,17 @@ class _Search:
     def take(self, one: PlannedGroup, entry: Entry, on_progress: OnProgress) -> None:
         """An entry that was measured before."""
         self.setting.count(reused=len(entry.trials))
+        self._count(FOLLOWED if one.kin in self._leads else len(one.usable), on_progress)
         self._settle(one, entry)
-        self._count(len(one.usable), on_progress)
 
     def run(self, one: PlannedGroup, on_progress: OnProgress) -> Entry:
-        """Every candidate of a group that can run."""
+        """The candidates of a group that can run: all, or those that its lead tells of."""
         trials = GroupTrials(one, self._measure, self._chosen)
-        entry = self._try_all(one, trials, on_progress)
+        lead = self._leads.get(one.kin)
+        if lead is not None and lead.winner is not None:
+            entry = self._follow(one, trials, lead, on_progress)
+        else:
+            entry = self._try_all(one, trials, on_progress)
         if entry.winner is None:
             # That all are wrong is more likely the fault of a kernel that runs with them.
             mended = self._mended(one, trials)
@@ -137,6 +150,21 @@ class _Search:
         attempts.finals()
         return attempts.entry(one.unusable)
 
+    def _follow(
+        self, one: PlannedGroup, trials: GroupTrials, lead: Entry, on_progress: OnProgress
+    ) -> Entry:
+        """The default, and the first of the lead's best that is right here."""
+        attempts = Attempts(self.setting, one.searched(self._engine), self._session, trials)
+        usable = [candidate.configuration for candidate in one.usable]
+        attempts.trial(usable[0])
+        best = [lead.winner] if lead.winner else []
+        for configuration in [*best, *by_score(lead.trials)]:
+            if configuration in usable and not attempts.trial(configuration).rejected:
+                break
+        attempts.finals()
+        self._count(FOLLOWED, on_progress)
+        return attempts.entry(one.unusable)
+
     def _mended(
         self, one: PlannedGroup, trials: GroupTrials
     ) -> dict[TuningGroup, Configuration] | None:
@@ -153,6 +181,7 @@ class _Search:
         return None
 
     def _settle(self, one: PlannedGroup, entry: Entry) -> None:
+        self._leads.setdefault(one.kin, entry)
         if entry.winner is not None:
             self._chosen = {**self._chosen, one.group: entry.winner}
 

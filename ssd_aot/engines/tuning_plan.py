@@ -3,6 +3,7 @@ judged and timed on, and those of its candidates that compile and fit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,6 +50,25 @@ class PlannedGroup:
     timed: tuple[ServingBatch, ...]
     judged: tuple[str, ...]
 
+    @property
+    def kin(self) -> tuple[object, ...]:
+        """Equal for groups whose keys differ in dtypes alone: in those of states, and in whether
+        initial and final ones are there, which leave the order of speeds alone."""
+        values = [value for value in self._key if not _is_dtype(value)]
+        return self.group.kernel, json.dumps(values), self.group.candidates
+
+    @property
+    def leading(self) -> tuple[int, int]:
+        """Greatest for the group whose search the others of its kin follow: that with most tensors,
+        and with most of them in float32."""
+        dtypes = [value for value in self._key if _is_dtype(value)]
+        return len(dtypes), dtypes.count("torch.float32")
+
+    @property
+    def _key(self) -> list[object]:
+        assert self.group.tuning is not None
+        return list(json.loads(self.group.tuning.tuning_key))
+
     def searched(self, engine: str) -> Searched:
         """The subject of its entry; `engine` is the engine's version."""
         group = self.group
@@ -82,8 +102,8 @@ def plan_groups(
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[tuple[PlannedGroup, ...], tuple[TuningGroup, ...]]:
     """The groups that have a choice to be measured, in the order in which they are: kernels with
-    most candidates first, which engines give to those that take most of the time. Then the groups
-    that no batch reaches.
+    most candidates first, which engines give to those that take most of the time, and what leads
+    before its kin. Then the groups that no batch reaches.
 
     `built` maps the identity of a launch to the variants of it that can run, all of them where it
     is not given; `reasons` tell, by "KERNEL [CONFIGURATION]", why others cannot.
@@ -110,8 +130,18 @@ def plan_groups(
                 tuple(sorted(set[str]().union(*reaching.values()))),
             )
         )  # fmt: skip
-    planned.sort(key=lambda p: (-len(p.group.candidates), str(p.group)))
+    planned.sort(key=_order)
     return tuple(planned), tuple(apart)
+
+
+def _order(one: PlannedGroup) -> tuple[object, ...]:
+    kernel, values, _ = one.kin
+    tensors, wide = one.leading
+    return -len(one.group.candidates), kernel, values, -tensors, -wide, str(one.group)
+
+
+def _is_dtype(value: object) -> bool:
+    return isinstance(value, str) and value.startswith("torch.")
 
 
 def _candidates(
