@@ -64,16 +64,18 @@ def plan(
     **options: Any,
 ) -> Planned:
     """The groups of launches that the fixture makes by `calls`, in batches that run `served`."""
-    signatures = reached_or_none(folder, text)
+    signatures = _signatures(folder, text)
     with installed(calls), EngineProcess("vllm", H200) as process:
         groups = tuning_groups(process.trace(signatures))
-    batches = every_check(signatures)
-    with installed(served or calls), EngineProcess("vllm", H200) as process:
-        reached = process.trace_batches(batches)
-    return Planned(*plan_groups(groups, batches, reached, **options))
+    with pytest.MonkeyPatch.context() as patch:
+        few_and_short(patch)
+        batches = every_check(signatures)
+        with installed(served or calls), EngineProcess("vllm", H200) as process:
+            reached = process.trace_batches(batches)
+        return Planned(*plan_groups(groups, batches, reached, **options))
 
 
-def reached_or_none(folder: Path, text: str) -> Any:
+def _signatures(folder: Path, text: str) -> Any:
     with installed():
         return reached_signatures(load_spec([write_spec(folder, text)]))
 
