@@ -24,6 +24,8 @@ from ssd_aot.bundle.writer import BundleWriter
 from ssd_aot.engines.building import build_engine
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.presenting import presented
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
+from ssd_aot.problems import Problem
 from ssd_aot.signatures import Signature
 from ssd_aot.spec import load_spec
 from ssd_aot.targets import target
@@ -70,6 +72,12 @@ class _Engine(FixtureEngine):
     def calls(self, signature: Signature) -> Iterator[Call]:
         yield lambda: self._by_signature(self._operation, signature)
 
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        def run() -> None:
+            self._by_signature(self._operation, batch.signature)
+
+        return PreparedCall(run, problem.x)
+
     @contextmanager
     def operation(self, gpu: str) -> Iterator[Any]:
         with self.imported(target(gpu)):
@@ -81,10 +89,10 @@ def installed(calls: Calls = scan) -> Iterator[None]:
     """The fixture stands for an installed vLLM until the end of the block."""
     engine = _Engine(calls)
     with ExitStack() as stack:
-        for place in ("engines.building", "engines.planning", "sources"):
+        for place in ("engines.building", "engines.planning", "engines.tuning_process", "sources"):
             name = f"ssd_aot.{place}.require_installed"
             stack.enter_context(mock.patch(name, lambda *_: "0.0.1"))
-        for place in ("tracing", "reaching"):
+        for place in ("tracing", "reaching", "tuning_process"):
             stack.enter_context(mock.patch(f"ssd_aot.engines.{place}.engine", lambda _: engine))
         yield
 

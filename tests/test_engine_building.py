@@ -30,7 +30,14 @@ from ssd_aot.spec import load_spec
 from ssd_aot.targets import Target, target
 from ssd_aot.triton_compat import CompiledObject, compile_entry, layout_can_be_fixed, toolchain
 from ssd_aot.tuning.choices import Chooser, RecordFile
-from ssd_aot.tuning.records import Entry, Record, Session, Trial, offered_digest
+from ssd_aot.tuning.records import (
+    Entry,
+    Record,
+    Session,
+    Trial,
+    offered_digest,
+    tuning_identity,
+)
 
 PRUNED, COPIED = "fixture_engine.operation:pruned", "fixture_engine.operation:copied"
 H200 = target("h200")
@@ -215,12 +222,14 @@ def test_a_pin_that_cannot_be_met_is_refused_with_its_line(
 def measured(captured: Any, best: Configuration, default: Configuration) -> Entry:
     candidates = [c.configuration for c in captured.candidates]
     return Entry(
-        identity=captured.launch.identity, kernel=captured.launch.kernel,
+        identity=tuning_identity(captured.launch.kernel, captured.tuning.tuning_key),
+        kernel=captured.launch.kernel,
         launch=str(captured.launch),
         session=Session.of(toolchain(), date="2026-01-02T03:04:05Z", device="d", driver="570.1"),
         source=captured.source_sha256, offered=offered_digest(candidates),
         offered_count=len(candidates), workloads=("w",), default=default, winner=best,
-        trials=(Trial(default, (20.0,)), Trial(best, (16.0,))),
+        trials=(Trial(default, (20.0,)), Trial(best, (16.0,))), tuning=captured.tuning.tuning_key,
+        engine="0.0.1", judged=(captured.launch.identity,),
     )  # fmt: skip
 
 

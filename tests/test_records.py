@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ssd_aot.errors import UsageError
 from ssd_aot.launches import Configuration
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.record_text import from_text, read_record, to_text, write_record
-from ssd_aot.tuning.records import Entry, FormPoint, Record, Trial, merge
+from ssd_aot.tuning.records import Entry, FormPoint, Record, Trial, merge, tuning_identity
 
 CONFIGURATIONS = [Configuration((("BLOCK", size),), 4, 1) for size in (64, 128)]
 TRIALS = [
@@ -92,6 +93,38 @@ def test_a_candidate_is_one_line_of_the_text() -> None:
     assert '"times_us": [12.5, 100.25]' in lines[0]
     assert '"rejected": "outputs off by nan"' in lines[1]
     assert all(part in text for part in (SESSION.device, SESSION.driver, SESSION.date, "3.7.1"))
+
+
+OF_ENGINE = replace(
+    ENTRY, identity=tuning_identity("m:scan", "[64]"), kernel="m:scan", tuning="[64]",
+    engine="1.2", judged=("d" * 64,),
+)  # fmt: skip
+
+
+def test_entries_of_both_kinds_come_back_and_only_engines_name_key_and_version() -> None:
+    made = Record("h200", "vllm").with_entries([ENTRY, OF_ENGINE])
+
+    text = to_text(made)
+
+    assert from_text(text, "record") == made
+    of_engine, of_builtin = (line for line in text.splitlines() if '"kernel"' in line)
+    assert '"tuning": "[64]", "engine": "1.2", "judged": [' in of_engine
+    assert not any(name in of_builtin for name in ('"tuning"', '"engine"', '"judged"'))
+
+
+def test_shipped_records_are_written_again_as_they_are() -> None:
+    shipped = sorted(Path(str(resources.files("ssd_aot") / "tuning_records")).glob("*.json"))
+
+    assert shipped
+    for path in shipped:
+        assert to_text(read_record(path)) == path.read_text()
+
+
+def test_an_engines_measurements_stand_on_its_version_and_on_what_they_were_judged_in() -> None:
+    """A builtin entry's stand on its launch, as ever: its journal's places are the same."""
+    assert ENTRY.basis.launch == ENTRY.identity
+    others = [replace(OF_ENGINE, engine="1.3"), replace(OF_ENGINE, judged=("e" * 64,))]
+    assert len({entry.basis.id for entry in (OF_ENGINE, *others)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,14 @@ def build_engine(
     for target in sorted(targets, key=lambda t: t.name):
         with EngineProcess(spec.source, target) as process:
             traced = process.trace_recording(recording) if recording else process.trace(signatures)
-            choices = choose(spec, target, traced, records)
+            choices = choose(spec, target, traced, records, version)
             if require_tuned:
                 refuse_untuned(
-                    [(group.kernel, found[0].tuning) for group, found in choices.items()]
+                    [
+                        (str(group), found[0].tuning)
+                        for group, found in choices.items()
+                        if len(group.candidates) > 1
+                    ]
                 )
             compile_tasks = partial(
                 process.compile, cache=folder, jobs=jobs, max_spill_bytes=max_spill_bytes,
@@ -106,11 +110,16 @@ def build_engine(
 
 
 def choose(
-    spec: Spec, target: Target, traced: Sequence[TracedLaunch], records: Sequence[RecordFile]
+    spec: Spec,
+    target: Target,
+    traced: Sequence[TracedLaunch],
+    records: Sequence[RecordFile],
+    version: str,
 ) -> dict[TuningGroup, tuple[Choice, ...]]:
-    """Each group with its candidates in the order they are to be tried."""
+    """Each group with its candidates in the order they are to be tried; `version` is the engine's,
+    empty for a recording."""
     sources = {t.captured.launch.kernel: t.captured.source_sha256 for t in traced}
-    chooser = Chooser(tuple(records), toolchain(), tuple(sorted(sources.items())))
+    chooser = Chooser(tuple(records), toolchain(), tuple(sorted(sources.items())), version or None)
     groups = tuning_groups(traced)
     check_group_pins(spec, groups)
     choices = {group: group.choose(spec, target, chooser) for group in groups}

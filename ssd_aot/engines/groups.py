@@ -12,6 +12,7 @@ from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat import TuningResult
 from ssd_aot.tuning.choices import Choice, Chooser
+from ssd_aot.tuning.records import tuning_identity
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,16 @@ class TuningGroup:
     def candidates(self) -> tuple[Configuration, ...]:
         return tuple(c.configuration for c in self.launches[0].captured.candidates)
 
+    @property
+    def identity(self) -> str:
+        """That of its kernel and tuning key in records; empty where Triton stores no choice."""
+        tuning = self.tuning
+        return tuning_identity(self.kernel, tuning.tuning_key) if tuning and tuning.key else ""
+
+    def __str__(self) -> str:
+        """The kernel and its tuning key, as records spell it."""
+        return f"{self.kernel}{self.tuning.tuning_key if self.tuning else ''}"
+
     def choose(self, spec: Spec, target: Target, chooser: Chooser) -> tuple[Choice, ...]:
         """The choice first, then the other candidates in order, each as the default it would be.
 
@@ -47,11 +58,10 @@ class TuningGroup:
         name = self.kernel if spec.pinned(self.kernel) else function_name(self.kernel)
         left = pinned_candidates(spec, name, self.candidates)
         pinned = bool(spec.pinned(name))
-        choices = [
-            chooser.choose(traced.captured.launch, target, left, pinned=pinned)
-            for traced in self.launches
-        ]
-        first = min(choices, key=lambda choice: choice.tuning.status != "measured")
+        first = chooser.choose_by(
+            self.identity, self.kernel, target, left,
+            launches=[traced.captured.launch.identity for traced in self.launches], pinned=pinned,
+        )  # fmt: skip
         rest = [chooser.default(c) for c in left if c != first.configuration]
         return (first, *rest)
 

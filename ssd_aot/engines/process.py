@@ -11,7 +11,8 @@ from types import TracebackType
 from ssd_aot.build_cache import BuildCache
 from ssd_aot.compiling import CompileResult, CompileTask, compile_all
 from ssd_aot.engines.recorded import trace_recording
-from ssd_aot.engines.tracing import TracedLaunch, trace_engine
+from ssd_aot.engines.serving_calls import ServingBatch
+from ssd_aot.engines.tracing import Reached, TracedLaunch, trace_batches, trace_engine
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.recording.recorded import Recording
 from ssd_aot.signatures import Signature
@@ -43,6 +44,10 @@ class EngineProcess:
     def trace(self, signatures: Sequence[Signature]) -> tuple[TracedLaunch, ...]:
         """See `trace_engine`; called first."""
         return self._pool.submit(trace_engine, self._engine, self._target, signatures).result()
+
+    def trace_batches(self, batches: Sequence[ServingBatch]) -> tuple[Reached, ...]:
+        """See `tracing.trace_batches`; called first, in the place of `trace`."""
+        return self._pool.submit(trace_batches, self._engine, self._target, batches).result()
 
     def trace_recording(self, recording: Recording) -> tuple[TracedLaunch, ...]:
         """See `recorded.trace_recording`; called first, in the place of `trace`."""

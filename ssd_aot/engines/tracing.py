@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.presenting import presented
+from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch
 from ssd_aot.errors import HostError
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
@@ -59,3 +60,32 @@ def trace_engine(
         )
     ordered = sorted(found.items(), key=lambda item: str(item[0].launch))
     return tuple(TracedLaunch(launch, tuple(ids)) for launch, ids in ordered)
+
+
+Reached = frozenset[tuple[str, str]]
+"""What a batch launches: the identity of each launch with Triton's key for its tuning, or with
+nothing where it has none."""
+
+
+def trace_batches(
+    name: str, target: Target, batches: Sequence[ServingBatch]
+) -> tuple[Reached, ...]:
+    """What each batch reaches; for a process of its own, as `trace_engine`.
+
+    The engine is one that can be measured.
+    """
+    source = engine(name)
+    assert isinstance(source, MeasuredEngine)
+    seen: list[CapturedLaunch] = []
+    found: list[Reached] = []
+    with ExitStack() as stack:
+        stack.enter_context(presented(target))
+        stack.enter_context(capturing(seen.append))
+        stack.enter_context(source.imported(target))
+        for batch in batches:
+            seen.clear()
+            source.prepare(batch, batch.problem("meta")).run()
+            found.append(
+                frozenset((c.launch.identity, c.tuning.key if c.tuning else "") for c in seen)
+            )
+    return tuple(found)

@@ -18,8 +18,9 @@ from torch import Tensor
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.presenting import device_name
 from ssd_aot.engines.scenarios import Scenario, scenarios
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
 from ssd_aot.errors import HostError
-from ssd_aot.problems import DTYPES
+from ssd_aot.problems import DTYPES, Problem
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
@@ -27,6 +28,7 @@ OPERATION = "vllm.model_executor.layers.mamba.ops.ssd_combined"
 PADDED_PAGE_BYTES = 2**20
 """In a hybrid the page of a slot is padded to an attention page, a multiple of much more than 16
 bytes; without attention it is as long as its two states."""
+NAN = float("nan")
 INDEX_COLUMNS = (1, 2)
 """Columns of the table of state slots: one, and one more for each speculative token."""
 
@@ -120,6 +122,37 @@ class Vllm:
                 slots = _meta(before + scenario.num_seqs, columns, dtype=torch.int32)[before:, 0]
                 yield partial(call, final_states_out=cache, final_state_indices=slots)
 
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        s, place, count = problem.signature, problem.x.device, len(problem.lengths)
+        accepted = inspect.signature(self._operation).parameters
+        before, tokens = batch.decode_tokens, problem.x.shape[0]
+        rows = torch.full(
+            (before + tokens, s.nheads * s.headdim), NAN, dtype=DTYPES[s.dtype], device=place
+        )
+        out = rows[before:].view(tokens, s.nheads, s.headdim)
+        named = {
+            "x": problem.x, "dt": problem.dt, "A": problem.A, "B": problem.B, "C": problem.C,
+            "chunk_size": s.chunk_size, "D": problem.D, "z": None, "dt_bias": problem.dt_bias,
+            "seq_idx": problem.chunks.owner, "cu_seqlens": problem.cu_seqlens,
+            "cu_chunk_seqlens": problem.chunks.ends, "last_chunk_indices": problem.chunks.last,
+            "initial_states": problem.initial_states, "dt_softplus": True,
+            "dt_limit": problem.dt_limit, "state_dtype": problem.state_dtype, "out": out,
+            "return_intermediate_states": s.intermediate_states,
+        }  # fmt: skip
+        kept = None
+        if batch.final_states and not s.intermediate_states and "final_states_out" in accepted:
+            cache = _cache(s, count + 1, batch.paged, place).fill_(NAN)
+            # In reverse, so that states in the order of their sequences are wrong; 0 is nobody's.
+            table = torch.zeros(
+                before + count, INDEX_COLUMNS[batch.paged], dtype=torch.int32, device=place
+            )
+            table[before:, 0] = torch.arange(count, 0, -1, dtype=torch.int32, device=place)
+            slots = table[before:, 0]
+            named.update(final_states_out=cache, final_state_indices=slots)
+            kept = partial(cache.index_select, 0, slots.long())
+        given = {name: value for name, value in named.items() if name in accepted}
+        return PreparedCall(partial(self._operation, **given), out, kept)
+
     def _call(self, s: Signature, accepted: Any, *, scenario: Scenario, **tensors: Any) -> None:
         parameters = DTYPES[s.param_dtype]
         initial = _meta(scenario.num_seqs, s.nheads, s.headdim, s.dstate,
@@ -144,21 +177,21 @@ class Vllm:
 
 
 def _caches(s: Signature) -> tuple[Tensor, ...]:
+    return tuple(_cache(s, 2, padded, torch.device("meta")) for padded in (False, True))
+
+
+def _cache(s: Signature, slots: int, padded: bool, device: torch.device) -> Tensor:
     """The cache of states in pages that hold the convolution's state before them."""
     convolution = (s.conv_kernel - 1) * (s.nheads * s.headdim + 2 * s.ngroups * s.dstate)
     item = DTYPES[s.state_dtype].itemsize
     offset = convolution * DTYPES[s.dtype].itemsize // item
-    shape = (2, s.nheads, s.headdim, s.dstate)
-    state = s.nheads * s.headdim * s.dstate
-    natural = offset + state
-    padded = -(-natural * item // PADDED_PAGE_BYTES) * PADDED_PAGE_BYTES // item
-    strides = (s.headdim * s.dstate, s.dstate, 1)
-    return tuple(
-        _meta(offset + 2 * page, dtype=DTYPES[s.state_dtype]).as_strided(
-            shape, (page, *strides), offset
-        )
-        for page in (natural, padded)
-    )
+    page = offset + s.nheads * s.headdim * s.dstate
+    if padded:
+        page = -(-page * item // PADDED_PAGE_BYTES) * PADDED_PAGE_BYTES // item
+    shape = (slots, s.nheads, s.headdim, s.dstate)
+    strides = (page, s.headdim * s.dstate, s.dstate, 1)
+    pages = torch.empty(offset + slots * page, dtype=DTYPES[s.state_dtype], device=device)
+    return pages.as_strided(shape, strides, offset)
 
 
 def _meta(*shape: int, dtype: torch.dtype) -> Tensor:

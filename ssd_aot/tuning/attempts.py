@@ -1,18 +1,18 @@
-"""The trials of one launch: known ones recalled, others made, each on disk before the next."""
+"""The trials of one subject, a launch or a tuning key: known ones recalled, others made, each on
+disk before the next."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
-from ssd_aot.tuning.groups import Member
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.measuring import TrialFailed, settle
-from ssd_aot.tuning.records import Basis, Entry, Session, Trial, offered_digest
+from ssd_aot.tuning.records import Entry, Session, Subject, Trial
 from ssd_aot.tuning.stations import Runs
 from ssd_aot.tuning.winning import CONTENDING, winner, within
 
@@ -22,6 +22,10 @@ FINAL_ROUNDS = 3
 
 class BudgetSpent(Exception):
     """The time allowed is over; what was measured is kept."""
+
+
+class DeviceLost(HostError):
+    """A candidate ended the context of the process on its GPU; its trial is in the journal."""
 
 
 @dataclass
@@ -46,12 +50,11 @@ class Clock:
 
 @dataclass
 class Setting:
-    """What the trials of all launches share, on every station. `sources` maps each kernel to the
-    sha256 of its source; `fresh` trials ran now, `reused` were known, `failed` were rejected."""
+    """What the trials of all launches share, on every station: `fresh` trials ran now, `reused`
+    were known, `failed` were rejected."""
 
     journal: Journal
     clock: Clock
-    sources: Mapping[str, str]
     fresh: int = 0
     reused: int = 0
     failed: int = 0
@@ -63,31 +66,42 @@ class Setting:
             self.reused += reused
             self.failed += failed
 
-    def basis(self, member: Member, session: Session) -> Basis:
-        planned = member.candidates.planned
-        return Basis(
-            launch=planned.launch.identity,
-            source=self.sources[planned.launch.kernel],
-            offered=offered_digest(planned.candidates),
-            compiler=session.compiler,
-            device=session.device,
-        )
+
+@dataclass(frozen=True)
+class Searched:
+    """A subject with its candidate list, and the candidate of it that is taken untuned."""
+
+    subject: Subject
+    candidates: tuple[Configuration, ...]
+    default: Configuration
+
+    def __str__(self) -> str:
+        return self.subject.launch
 
 
 class Attempts:
-    """The trials of one launch on one station, which `runs` makes.
+    """The trials of one subject on one station, which `runs` makes.
 
     Raises `BudgetSpent` before a trial that the budget does not allow, and `HostError` when the
     device is lost, with the trial that lost it in the journal.
     """
 
-    def __init__(self, setting: Setting, member: Member, session: Session, runs: Runs) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        searched: Searched,
+        session: Session,
+        runs: Runs,
+        *,
+        afresh: bool = False,
+    ) -> None:
+        """With `afresh` nothing is known yet, whatever the journal has."""
         self._setting = setting
-        self._member = member
+        self._searched = searched
         self._session = session
         self._runs = runs
-        self._basis = setting.basis(member, session)
-        self._known = setting.journal.trials(self._basis, runs.names)
+        self._basis = searched.subject.basis(session)
+        self._known = {} if afresh else setting.journal.trials(self._basis, runs.names)
         self._made: dict[Configuration, Trial] = {}
 
     def trial(self, configuration: Configuration) -> Trial:
@@ -103,7 +117,7 @@ class Attempts:
             setting.count(fresh=1)
             self._keep(trial)
             if trial.rejected and not self._runs.usable():
-                raise _device_lost(self._member, trial)
+                raise _device_lost(self._searched, trial)
         self._made[configuration] = trial
         setting.count(failed=bool(trial.rejected))
         return trial
@@ -133,35 +147,38 @@ class Attempts:
         self._setting.count(failed=1)
         self._keep(trial)
         if not self._runs.usable():
-            raise _device_lost(self._member, trial)
+            raise _device_lost(self._searched, trial)
 
     def _keep(self, trial: Trial) -> None:
         self._setting.journal.add(self._basis, self._runs.names, trial)
 
     def entry(self, others: Sequence[Trial] = ()) -> Entry:
-        """The launch's entry, with trials that never ran beside those that did."""
-        planned = self._member.candidates.planned
-        order = planned.candidates
+        """The subject's entry, with trials that never ran beside those that did."""
+        searched, subject = self._searched, self._searched.subject
+        order = searched.candidates
         made = [*self._made.values(), *others]
         return Entry(
-            identity=planned.launch.identity,
-            kernel=planned.launch.kernel,
-            launch=str(planned.launch),
+            identity=subject.identity,
+            kernel=subject.kernel,
+            launch=subject.launch,
             session=self._session,
-            source=self._basis.source,
-            offered=self._basis.offered,
+            source=subject.source,
+            offered=subject.offered,
             offered_count=len(order),
             workloads=self._runs.names,
-            default=self._member.candidates.usable[0],
+            default=searched.default,
             winner=winner(list(self._made.values()), order),
             trials=tuple(sorted(made, key=lambda trial: order.index(trial.configuration))),
+            tuning=subject.tuning,
+            engine=subject.engine,
+            judged=subject.judged,
         )
 
 
-def _device_lost(member: Member, trial: Trial) -> HostError:
-    return HostError(
+def _device_lost(searched: Searched, trial: Trial) -> DeviceLost:
+    return DeviceLost(
         "a candidate left the GPU unusable for this process",
-        where=f"{member.launch} [{trial.configuration}]",
+        where=f"{searched} [{trial.configuration}]",
         found=trial.rejected,
         wanted="a kernel that ends and stays within its memory",
         mend="run again: what was measured is kept, and this candidate is out",

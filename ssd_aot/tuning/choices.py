@@ -17,7 +17,7 @@ from ssd_aot.tuning.record_text import read_record
 from ssd_aot.tuning.records import Entry, Record, Session, offered_digest
 
 SOURCE = "builtin"
-"""The source whose records these are: engine kernels are tuned by the engine's own autotuner."""
+"""The source of the kernels that come with the package."""
 
 FOLDER = Path("tuning")
 """Where a project keeps its own records, and where `build` writes what it measures."""
@@ -59,11 +59,15 @@ def shipped_folder() -> Path:
 @dataclass(frozen=True)
 class Chooser:
     """Chooses by records: a measured winner of the same GPU, kernel source, candidate list and
-    compiler comes first, in whatever file; then what can be borrowed, in the order of the files."""
+    compiler comes first, in whatever file; then what can be borrowed, in the order of the files.
+
+    `engine` is the version of the engine whose kernels they are, None where there is none to tell.
+    """
 
     records: tuple[RecordFile, ...]
     toolchain: Toolchain
     sources: tuple[tuple[str, str], ...]
+    engine: str | None = None
 
     def choose(
         self,
@@ -75,19 +79,37 @@ class Chooser:
     ) -> Choice:
         """The choice among a launch's candidates on a target, which are those that a pin leaves
         where the spec pins the kernel."""
+        return self.choose_by(launch.identity, launch.kernel, target, candidates, pinned=pinned)
+
+    def choose_by(
+        self,
+        identity: str,
+        kernel: str,
+        target: Target,
+        candidates: Sequence[Configuration],
+        *,
+        launches: Iterable[str] = (),
+        pinned: bool = False,
+    ) -> Choice:
+        """As `choose`, by the identity of a launch or of a kernel and its tuning key.
+
+        `launches` are the identities of an engine's launches that the choice is for: a winner that
+        was not judged in all of them is measured, and unchecked.
+        """
         first = candidates[0]
         if pinned:
             return Choice(first, Tuning("pinned"))
         borrowed: list[tuple[bool, Choice]] = []
         for file in self.records:
-            entry = file.record.entry(launch)
+            entry = file.record.entry_of(identity)
             winner = entry.winner if entry else None
             if entry is None or winner is None or winner not in candidates:
                 continue
-            differences = self._differences(entry, launch, candidates)
+            differences = self._differences(entry, kernel, candidates)
             status = _status(file.record.gpu, target, differences)
             if status == "measured":
-                return Choice(winner, _measured(entry), file.path)
+                checked = not entry.tuning or set(entry.judged) >= set(launches)
+                return Choice(winner, _measured(entry, checked), file.path)
             if status:
                 other_gpu = file.record.gpu != target.name
                 borrowed.append((other_gpu, Choice(winner, Tuning(status), file.path)))
@@ -112,12 +134,13 @@ class Chooser:
         return FormRule.for_gpu(target.multiprocessors)
 
     def _differences(
-        self, entry: Entry, launch: Launch, candidates: Sequence[Configuration]
+        self, entry: Entry, kernel: str, candidates: Sequence[Configuration]
     ) -> list[str]:
         """What the entry's measurements stand on that is not so here."""
         here = Session.of(self.toolchain, date="", device="", driver="")
         pairs = (
-            ("kernel sources", entry.source, dict(self.sources)[launch.kernel]),
+            ("kernel sources", entry.source, dict(self.sources)[kernel]),
+            ("engine version", entry.engine, entry.engine if self.engine is None else self.engine),
             ("candidate list", entry.offered, offered_digest(candidates)),
             ("Triton", entry.session.triton_content, here.triton_content),
             ("ptxas", entry.session.ptxas_version, here.ptxas_version),
@@ -149,11 +172,11 @@ def refuse_untuned(choices: Sequence[tuple[str, Tuning]]) -> None:
         )
 
 
-def _measured(entry: Entry) -> Tuning:
+def _measured(entry: Entry, checked: bool) -> Tuning:
     best, default = entry.trial(entry.winner), entry.trial(entry.default)
     return Tuning(
         "measured",
-        checked=True,
+        checked=checked,
         median_us=round(best.mean_us, 3) if best and best.mean_us else None,
         default_us=round(default.mean_us, 3) if default and default.mean_us else None,
     )

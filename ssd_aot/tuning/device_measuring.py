@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-import statistics
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,13 +22,9 @@ from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
 from ssd_aot.runtime.workspaces import Workspaces
 from ssd_aot.targets import Target
 from ssd_aot.tuning.measuring import Scan
+from ssd_aot.tuning.replaying import replayed_us, rounds_for
 from ssd_aot.tuning.station_host import OpenedDevice
 
-REPLAYS = 24
-WARM_REPLAYS = 3
-SMALL_WORK = 2**18
-"""Tokens times heads: below, one replay holds more rounds, so that its start weighs little."""
-SMALL_ROUNDS, ROUNDS = 4, 2
 _NAN_BYTE = 0xFF
 """Four of them are a float32 NaN."""
 
@@ -91,28 +86,8 @@ class DeviceMeasure:
 
     def median_us(self, executor: Executor, scans: Sequence[Scan]) -> float:
         _, layout, counts = scans[0]
-        rounds = SMALL_ROUNDS if counts.tokens * layout.nheads < SMALL_WORK else ROUNDS
-        for scan in scans:
-            executor.run(*scan)
-        torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(rounds):
-                for scan in scans:
-                    executor.run(*scan)
-        for _ in range(WARM_REPLAYS):
-            graph.replay()
-        marks = [
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(REPLAYS + 1)
-        ]
-        marks[0].record()
-        for mark in marks[1:]:
-            graph.replay()
-            mark.record()
-        torch.cuda.synchronize(self.device)
-        times = [float(a.elapsed_time(b)) for a, b in pairwise(marks)]
-        return statistics.median(times) * 1e3 / (rounds * len(scans))
+        calls = [partial(executor.run, *scan) for scan in scans]
+        return replayed_us(calls, rounds_for(counts.tokens, layout.nheads), self.device)
 
     def usable(self) -> bool:
         try:

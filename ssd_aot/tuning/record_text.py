@@ -34,6 +34,9 @@ from ssd_aot.writing import write_error
 
 FORMAT = 1
 
+OF_ENGINES: dict[str, Any] = {"tuning": "", "engine": "", "judged": []}
+"""Fields of an entry that only engines' kernels have, and what they are without them."""
+
 
 def write_record(path: Path, made: Record) -> None:
     """Written beside its place and renamed. Raises `HostError` where it cannot be written."""
@@ -117,6 +120,10 @@ def _entry_text(entry: Entry) -> str:
         "winner": entry.winner.to_json() if entry.winner else None,
     }
     del values["trials"]
+    for name in OF_ENGINES:
+        # Left out where they say nothing, as records of builtin kernels have always been written.
+        if not values[name]:
+            del values[name]
     head = _line(values)[:-1]
     return f'{head}, "trials": ' + _block("[", map(trial_line, entry.trials), "]") + "}"
 
@@ -179,11 +186,13 @@ def _entry(sessions: dict[str, Session]) -> Reader[Entry]:
             raise Misfit("an unknown session", json.dumps(value), "one under `sessions`")
         return sessions[value]
 
-    return record(
+    read = record(
         Entry, identity=sha256, kernel=text, launch=text, session=session, source=sha256,
         offered=sha256, offered_count=count, workloads=each(text), default=_configuration,
-        winner=_optional(_configuration), trials=each(read_trial),
+        winner=_optional(_configuration), trials=each(read_trial), tuning=text, engine=text,
+        judged=each(sha256),
     )  # fmt: skip
+    return lambda value: read({**OF_ENGINES, **value} if type(value) is dict else value)
 
 
 def _unreadable(where: str, found: str) -> UsageError:

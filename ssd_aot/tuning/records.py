@@ -1,8 +1,9 @@
 """Tuning records: what was measured on one GPU for one source, and how two records become one.
 
 A record holds one entry a launch: every candidate tried, its times or why it was rejected, and the
-winner. Times are those of the whole operation that the launch is part of, since kernels are judged
-and timed through it.
+winner. An engine's record holds one for each kernel and tuning key instead, since launches that
+share a key share one choice, and one launch may be tuned under several keys. Times are those of the
+whole operation that the launch is part of, since kernels are judged and timed through it.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Trial:
 class Basis:
     """What the measurements of a launch stand on: with another one they say nothing for sure.
 
-    `launch` is the launch's identity; `source` the sha256 of its kernel's source; `offered` that of
-    the candidate list that was searched; `compiler` and `device` as in `Session`.
+    `launch` is the launch's identity (see `Subject.basis`); `source` the sha256 of its kernel's
+    source; `offered` that of the candidate list that was searched; `compiler` and `device` as in
+    `Session`.
     """
 
     launch: str
@@ -91,9 +93,36 @@ class Basis:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What one entry is about; fields as in `Entry`."""
+
+    identity: str
+    kernel: str
+    launch: str
+    source: str
+    offered: str
+    tuning: str = ""
+    engine: str = ""
+    judged: tuple[str, ...] = ()
+
+    def basis(self, session: Session) -> Basis:
+        """An engine's other kernels, which run with the one that is measured, are its version's;
+        and what was right in some launches may be wrong in others."""
+        stands_on = self.identity
+        if self.tuning:
+            stands_on = _digest([self.identity, self.engine, self.judged])
+        return Basis(stands_on, self.source, self.offered, session.compiler, session.device)
+
+
+@dataclass(frozen=True)
 class Entry:
     """All that was measured for one launch. `winner` is None where no candidate was right;
-    `launch` is its readable form, `default` the candidate taken untuned."""
+    `launch` is its readable form, `default` the candidate taken untuned.
+
+    Of an engine's kernel, `tuning` is the key of its tuner as JSON, `engine` the engine's version,
+    and `judged` the identities of the launches, sorted, that each candidate was judged in;
+    `identity` is that of kernel and key (see `tuning_identity`).
+    """
 
     identity: str
     kernel: str
@@ -106,11 +135,17 @@ class Entry:
     default: Configuration
     winner: Configuration | None
     trials: tuple[Trial, ...]
+    tuning: str = ""
+    engine: str = ""
+    judged: tuple[str, ...] = ()
 
     @property
     def basis(self) -> Basis:
-        session = self.session
-        return Basis(self.identity, self.source, self.offered, session.compiler, session.device)
+        subject = Subject(
+            self.identity, self.kernel, self.launch, self.source, self.offered, self.tuning,
+            self.engine, self.judged,
+        )  # fmt: skip
+        return subject.basis(self.session)
 
     def trial(self, configuration: Configuration | None) -> Trial | None:
         return next((t for t in self.trials if t.configuration == configuration), None)
@@ -153,7 +188,11 @@ class Record:
         return f"{self.gpu}.{self.source}"
 
     def entry(self, launch: Launch) -> Entry | None:
-        return self._by_identity.get(launch.identity)
+        return self.entry_of(launch.identity)
+
+    def entry_of(self, identity: str) -> Entry | None:
+        """The entry of a launch's identity, or of a `tuning_identity`."""
+        return self._by_identity.get(identity)
 
     @cached_property
     def _by_identity(self) -> dict[str, Entry]:
@@ -199,6 +238,11 @@ def _sorted(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 def geometric_mean(values: Sequence[float]) -> float:
     return exp(sum(map(log, values)) / len(values))
+
+
+def tuning_identity(kernel: str, tuning: str) -> str:
+    """The identity of an engine's kernel ("module:function") under a tuning key, given as JSON."""
+    return _digest({"kernel": kernel, "tuning": tuning})
 
 
 def offered_digest(configurations: Sequence[Configuration]) -> str:

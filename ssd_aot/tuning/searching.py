@@ -8,13 +8,13 @@ taken as it is.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ssd_aot.progress import Progress
-from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Setting
+from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Searched, Setting
 from ssd_aot.tuning.compiled_candidates import CandidateLaunch
 from ssd_aot.tuning.groups import Group, Member
-from ssd_aot.tuning.records import Entry, Record, Session, Trial
+from ssd_aot.tuning.records import Entry, Record, Session, Subject, Trial, offered_digest
 from ssd_aot.tuning.schedule import Schedule, Unit
 from ssd_aot.tuning.stations import Station
 from ssd_aot.tuning.winning import by_score
@@ -28,10 +28,13 @@ class Search:
         setting: Setting,
         groups: Sequence[Group],
         candidates: Sequence[CandidateLaunch],
+        sources: Mapping[str, str],
         record: Record,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
+        """`sources` maps each kernel to the sha256 of its source."""
         self._setting = setting
+        self._sources = sources
         self._groups = groups
         self._candidates = candidates
         self._record = record
@@ -75,7 +78,7 @@ class Search:
 
         def known(member: Member) -> Entry | None:
             entry = self._record.entry(member.launch)
-            if entry is None or entry.basis != self._setting.basis(member, session):
+            if entry is None or entry.basis != self._subject(member).basis(session):
                 return None
             self._setting.count(reused=len(entry.trials))
             return entry
@@ -88,10 +91,22 @@ class Search:
     def _search(self, station: Station, unit: Unit) -> Entry:
         member = unit.member
         runs = station.runs(member, self.schedule.chosen(unit))
-        attempts = Attempts(self._setting, member, station.session, runs)
+        usable = member.candidates.usable
+        searched = Searched(self._subject(member), member.candidates.planned.candidates, usable[0])
+        attempts = Attempts(self._setting, searched, station.session, runs)
         if unit.lead is None:
             return self._search_all(attempts, unit)
         return self._follow(attempts, unit, self.schedule.entry(unit.lead))
+
+    def _subject(self, member: Member) -> Subject:
+        planned = member.candidates.planned
+        return Subject(
+            identity=planned.launch.identity,
+            kernel=planned.launch.kernel,
+            launch=str(planned.launch),
+            source=self._sources[planned.launch.kernel],
+            offered=offered_digest(planned.candidates),
+        )
 
     def _search_all(self, attempts: Attempts, unit: Unit) -> Entry:
         """Every candidate of a representative."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ _HEADER = ("kernel", "us", "default", "gain", "rejected", "spills")
 @dataclass(frozen=True)
 class TuneReport:
     """What a run of the tuner did: `fresh` trials ran now, `reused` were known; `left` names the
-    launches that the budget did not reach (empty: all are settled)."""
+    launches that the budget did not reach (empty: all are settled). Engines' entries, of which each
+    is for several launches, are `tuned` without one."""
 
     path: Path
-    tuned: tuple[tuple[Launch, Entry], ...]
+    tuned: tuple[tuple[Launch | None, Entry], ...]
     form_rule: FormRule | None
     fresh: int
     reused: int
@@ -30,7 +32,7 @@ class TuneReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "path": str(self.path),
-            "launches": [_form(launch, entry) for launch, entry in self.tuned],
+            "launches": [_form(entry) for _, entry in self.tuned],
             "form_rule": asdict(self.form_rule) if self.form_rule else None,
             "fresh": self.fresh,
             "reused": self.reused,
@@ -42,7 +44,7 @@ class TuneReport:
         lines = table([_HEADER, *(_row(launch, entry) for launch, entry in self.tuned)])
         for launch, entry in self.tuned:
             if entry.winner != entry.default:
-                lines.append(f"{_label(launch)}, not the default but:")
+                lines.append(f"{_label(launch, entry)}, not the default but:")
                 winner = str(entry.winner) if entry.winner else "nothing, for none was right"
                 lines += [f"  {line}" for line in cut(winner, WIDTH - 2)]
         return "\n".join([*lines, *self._closing()])
@@ -66,14 +68,14 @@ class TuneReport:
         return lines
 
 
-def _form(launch: Launch, entry: Entry) -> dict[str, Any]:
+def _form(entry: Entry) -> dict[str, Any]:
     def configuration(chosen: Configuration | None) -> dict[str, Any] | None:
         return chosen.to_json() if chosen else None
 
     best, default = entry.trial(entry.winner), entry.trial(entry.default)
     return {
-        "kernel": launch.kernel,
-        "launch": launch.identity,
+        "kernel": entry.kernel,
+        "launch": entry.identity,
         "winner": configuration(entry.winner),
         "winner_us": best.mean_us if best else None,
         "default": configuration(entry.default),
@@ -84,13 +86,13 @@ def _form(launch: Launch, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _row(launch: Launch, entry: Entry) -> tuple[str, ...]:
+def _row(launch: Launch | None, entry: Entry) -> tuple[str, ...]:
     best, default = entry.trial(entry.winner), entry.trial(entry.default)
     gain = _gain(entry)
     rejected = sum(1 for trial in entry.trials if trial.rejected)
     spills = max((trial.spill_bytes or 0 for trial in entry.trials), default=0)
     return (
-        _label(launch),
+        _label(launch, entry),
         f"{best.mean_us:.1f}" if best and best.mean_us else "-",
         f"{default.mean_us:.1f}" if default and default.mean_us else "-",
         f"{gain:.3f}" if gain else "-",
@@ -107,8 +109,10 @@ def _gain(entry: Entry) -> float | None:
     return default.mean_us / best.mean_us
 
 
-def _label(launch: Launch) -> str:
+def _label(launch: Launch | None, entry: Entry) -> str:
     """What tells a kernel's launches apart, short."""
+    if launch is None:
+        return _tuning_label(entry)
     values = dict(launch.constexprs)
     parts = [launch.kernel]
     if "HEADDIM" in values:
@@ -122,3 +126,15 @@ def _label(launch: Launch) -> str:
     types = {a.name: a.type for a in launch.arguments}
     parts += [types[name][1:] for name in ("final_states",) if types.get(name, "none") != "none"]
     return " ".join(parts)
+
+
+_SHORT = {"torch.float": "fp", "torch.bfloat": "bf", "torch.int": "i"}
+
+
+def _tuning_label(entry: Entry) -> str:
+    """An engine's kernel with the values and the dtypes of its tuning key."""
+    parts = [entry.kernel.rpartition(":")[2], *map(str, json.loads(entry.tuning))]
+    label = " ".join(parts)
+    for long, short in _SHORT.items():
+        label = label.replace(long, short)
+    return label

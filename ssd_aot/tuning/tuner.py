@@ -80,9 +80,11 @@ def tune_on(
             mend="write to another file",
         )
     journal = Journal(out, record)
-    setting = Setting(journal, clock, dict(candidates.sources))
+    setting = Setting(journal, clock)
     groups = make_groups(candidates.signatures, candidates.launches)
-    search = Search(setting, groups, candidates.launches, record, on_progress)
+    search = Search(
+        setting, groups, candidates.launches, dict(candidates.sources), record, on_progress
+    )
     team = Team(stations, on_notice)
     try:
         team.run(search.work)

@@ -55,7 +55,9 @@ def workloads(member: Member, multiprocessors: int) -> tuple[Workload, ...]:
     for number, call in enumerate(member.calls):
         shapes = _shapes(call.form, call.signature.nheads, multiprocessors)
         for count, length in shapes if number == 0 else shapes[1:2]:
-            workload = Workload(call, _lengths(call.signature, member.sequences, count, length))
+            workload = Workload(
+                call, lengths_around(call.signature, member.sequences, count, length)
+            )
             found.setdefault(workload.name, workload)
     return tuple(found.values())
 
@@ -70,7 +72,7 @@ def _shapes(form: Form, heads: int, multiprocessors: int) -> tuple[tuple[int, in
     return (1, 256), (filling, MANY_TOKENS // filling), (16, 512)
 
 
-def _lengths(
+def lengths_around(
     signature: Signature, sequences: tuple[int, int], count: int, length: int
 ) -> tuple[int, ...]:
     """Uneven lengths around `length` where the signature allows them."""
@@ -88,11 +90,16 @@ def _lengths(
 
 def timed_problems(workload: Workload, device: torch.device) -> list[Problem]:
     """Random inputs enough that the cache forgets a set before it comes round again."""
+    return rotated_problems(workload.call.signature, workload.lengths, device)
+
+
+def rotated_problems(
+    signature: Signature, lengths: Sequence[int], device: torch.device
+) -> list[Problem]:
+    """As `timed_problems`, for a batch under a signature."""
     problems: list[Problem] = []
     for seed in range(MOST_SETS):
-        problem = make_problem(
-            workload.call.signature, workload.lengths, device=device, decode_tokens=1, seed=seed
-        )
+        problem = make_problem(signature, lengths, device=device, decode_tokens=1, seed=seed)
         problems.append(problem)
         read = sum(t.nbytes for t in (problem.x, problem.B, problem.C, problem.dt))
         if seed + 1 >= FEWEST_SETS and read * (seed + 1) >= ROTATED_BYTES:

@@ -1,0 +1,84 @@
+"""An engine's operation on real tensors, as its layers call it, for a reference to judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ssd_aot.engines.engine import Engine
+from ssd_aot.problems import Problem, Results, make_problem
+from ssd_aot.running import lengths_of
+from ssd_aot.signatures import Signature
+from ssd_aot.tuning.workloads import DECODE_TOKENS
+
+
+@dataclass(frozen=True)
+class ServingBatch:
+    """A batch under a signature: `lengths` of its sequences behind `decode_tokens` rows of others.
+
+    With `final_states` these are written to a cache, whose slots are padded pages where it is
+    `paged`; without, and for intermediate states, the operation returns states.
+    """
+
+    signature: Signature
+    lengths: tuple[int, ...]
+    decode_tokens: int = 1
+    seed: int = 0
+    final_states: bool = True
+    paged: bool = False
+
+    @property
+    def name(self) -> str:
+        """Heads on the rank, sequences, and tokens in all."""
+        return f"{self.signature.nheads}h {len(self.lengths)}x{sum(self.lengths)}"
+
+    def problem(self, device: torch.device | str) -> Problem:
+        return make_problem(
+            self.signature, self.lengths, device=device, decode_tokens=self.decode_tokens,
+            seed=self.seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """The operation on one problem, into outputs of its own that were filled with NaN.
+
+    `run` launches it and returns what the engine's operation does; `out` is (tokens, nheads,
+    headdim); `kept` gathers the states that were written to a cache, None where `run` returns them.
+    """
+
+    run: Callable[[], Tensor | None]
+    out: Tensor
+    kept: Callable[[], Tensor] | None = None
+
+    def results(self) -> Results:
+        """Run it once."""
+        returned = self.run()
+        return Results(self.out, returned if self.kept is None else self.kept())
+
+
+@runtime_checkable
+class MeasuredEngine(Engine, Protocol):
+    """An engine whose operation can be called on real tensors, too."""
+
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        """The call that a layer makes for a batch, whose problem that is; inside `imported`."""
+        ...
+
+
+def check_batches(signature: Signature) -> Iterator[ServingBatch]:
+    """Batches of serving's own shapes on which a candidate is judged: one sequence of several
+    chunks and many short ones, odd lengths, views behind decode tokens, caches of both kinds."""
+    # No scheduler puts a sequence without tokens into a batch, and engines need not be right there.
+    every = [tuple(max(1, length) for length in lengths) for lengths in lengths_of(signature)]
+    every = list(dict.fromkeys(every))
+    for number, lengths in enumerate(every):
+        yield ServingBatch(
+            signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, paged=number % 2 == 1
+        )
+    for number, lengths in enumerate(every[::2]):
+        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False)
