@@ -152,9 +152,7 @@ def _open_size(name: str, tensor: Tensor, packed: bool) -> list[int | None]:
     return size
 
 
-def _guard(
-    present: Sequence[Tensor], sizes: list[Any], strides: list[Any]
-) -> Callable[..., bool]:
+def _guard(present: Sequence[Tensor], sizes: list[Any], strides: list[Any]) -> Callable[..., bool]:
     """torch's guard over the tensors' types, dtypes, devices, and these sizes and strides."""
     from torch._C._dynamo import guards
 

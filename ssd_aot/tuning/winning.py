@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from ssd_aot.launches import Configuration
 from ssd_aot.tuning.records import Trial, geometric_mean
 
-NOISE = 0.02
+NOISE = 0.015
 """Relative: scores this close to the best count as equal to it."""
 
 CONTENDING = 0.05
