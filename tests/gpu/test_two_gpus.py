@@ -87,7 +87,14 @@ def ray_address() -> Iterator[str]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'ssd-aot[ray]'")
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 2, "include_dashboard": False}
+    # Named, since Ray finds GPUs by a library that containers may lack.
+    model = torch.cuda.get_device_name().split()[-1]
+    head = {
+        "num_cpus": 2,
+        "num_gpus": torch.cuda.device_count(),
+        "resources": {f"accelerator_type:{model}": 1},
+        "include_dashboard": False,
+    }
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     yield cluster.address
     cluster.shutdown()
