@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.progress import Progress
 from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
+from ssd_aot.sources.batches import lengths_of
 
 TOLERANCE = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 5e-5}
 """Largest relative error, norm of the difference over norm of the reference. The weights of the
@@ -23,9 +23,6 @@ masked product, the state as an operand and the output are each rounded to the i
 half unit is 2**-9 for bf16 and 2**-12 for fp16: three such roundings, independent and spread evenly
 over a unit, come to 0.6 units in norm. fp32 products are taken in three tf32 passes, near 1e-6 each
 over sums of some hundred terms."""
-
-LONGEST_TOKENS = 700
-"""Long enough for two segments and eleven chunks; the reference steps through every token."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +82,6 @@ def run_signatures(
         "ok" if passed == total else "failed", "results",
         f"{passed} of {total} signatures right on {name}; largest relative errors: {errors}",
     )  # fmt: skip
-
-
-def lengths_of(signature: Signature) -> list[tuple[int, ...]]:
-    """Sequence lengths that reach every form and every edge the signature allows: few sequences,
-    one of them of several segments; some within a chunk or two; some of a few chunks."""
-    draw = random.Random(signature.id)
-    low, high = signature.num_seqs
-    unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
-
-    def lengths(count: int, longest: int) -> tuple[int, ...]:
-        drawn = [max(unit, draw.randint(1, longest // 8) // unit * unit) for _ in range(count)]
-        drawn[-1] = max(unit, longest // unit * unit)
-        if not signature.is_cont_batched:
-            drawn = [drawn[-1]] * count
-        elif count > 2 and unit == 1:
-            drawn[1] = 0
-        return tuple(drawn)
-
-    many = min(high, max(low, 5))
-    return [lengths(low, LONGEST_TOKENS), lengths(many, 67), lengths(many, 200)]
 
 
 def judge(signature: Signature, lengths: tuple[int, ...], device: int, seed: int) -> Judgement:

@@ -175,7 +175,7 @@ def _run_pruned(sizes: Sequence[int], offset: int, op: Any, signature: Any) -> N
 
 def few_and_short(patch: pytest.MonkeyPatch) -> None:
     """Batches that a CPU answers in milliseconds."""
-    patch.setattr("ssd_aot.running.LONGEST_TOKENS", 40)
+    patch.setattr("ssd_aot.sources.batches.LONGEST_TOKENS", 40)
     patch.setattr("ssd_aot.tuning.workloads.MOST_SETS", 1)
     patch.setattr("ssd_aot.engines.tuning_plan.FEWEST_CHECKS", 2)
     patch.setattr("ssd_aot.engines.tuning_plan.TIMED_SHAPES", ((1, 32), (2, 64)))

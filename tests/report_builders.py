@@ -90,7 +90,7 @@ def needed(signatures: Sequence[Signature], entry: TargetEntry) -> dict[Launch, 
     return {launch: tuple(ids) for launch, ids in found.items()}
 
 
-def entry_of(launch: Launch, *, winner: int = 0, trials: int = 6, **changes: Any) -> Entry:
+def entry_of(launch: Launch, *, winner: int = 0, trials: int = 5, **changes: Any) -> Entry:
     """An entry of an H200 whose candidate number `winner` took 100 µs, the others ever longer, and
     whose last was rejected."""
     offered = candidates(launch, target("h200"))

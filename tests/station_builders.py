@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 from tuning_builders import SESSION, FakeMeasure, Fault
 
-import ssd_aot.running
+import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
 from ssd_aot.calling import WorkerGone, pack, perform, result_of
 from ssd_aot.errors import HostError
@@ -127,7 +127,7 @@ def open_reference(
 ) -> OpenedDevice:
     """The reference in the GPU's place, its problems short: as `OpenDevice`, in any process. Each
     rejected candidate takes the device with it."""
-    ssd_aot.running.LONGEST_TOKENS = 90
+    ssd_aot.sources.batches.LONGEST_TOKENS = 90
     ssd_aot.tuning.workloads.MOST_SETS = 1
     measure = FakeMeasure(times=times or {}, faults=faults or {}, lost=True)
     return OpenedDevice(measure, SESSION.device, SESSION.driver)

@@ -27,7 +27,7 @@ from tuning_builders import (
     small,
 )
 
-import ssd_aot.running
+import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
 from ssd_aot.cli import main
 from ssd_aot.commands.tune import read_seconds
@@ -50,7 +50,7 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def short_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssd_aot.running, "LONGEST_TOKENS", 90)
+    monkeypatch.setattr(ssd_aot.sources.batches, "LONGEST_TOKENS", 90)
     monkeypatch.setattr(ssd_aot.tuning.workloads, "MOST_SETS", 1)
 
 
@@ -294,11 +294,11 @@ def test_a_lost_device_ends_the_run_and_the_next_leaves_the_culprit_out(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import ssd_aot.running, ssd_aot.tuning.workloads
+import ssd_aot.sources.batches, ssd_aot.tuning.workloads
 from tuning_builders import SESSION, FakeMeasure, compiled
 from ssd_aot.tuning.tuner import tune
 
-ssd_aot.running.LONGEST_TOKENS = 90
+ssd_aot.sources.batches.LONGEST_TOKENS = 90
 ssd_aot.tuning.workloads.MOST_SETS = 1
 
 class Killed(FakeMeasure):
@@ -343,6 +343,15 @@ def test_the_form_rule_follows_what_was_timed() -> None:
 
     assert rule is not None and rule.walk_programs == 132
     assert form_rule([], 132) is None
+
+
+def test_a_form_of_fewer_launches_wins_where_launching_is_what_takes_long() -> None:
+    short = FormPoint("64x128 bf16", 16, 1, 512, 16.0, 10.0, "")
+    long = FormPoint("64x128 bf16", 16, 1, 1024, 40.0, 30.0, "")
+
+    rule = form_rule([short, long], 132)
+
+    assert rule is not None and rule.walk_tokens == 512
 
 
 def test_the_record_keeps_the_times_of_both_forms(made: CompiledCandidates, tmp_path: Path) -> None:

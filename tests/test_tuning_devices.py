@@ -25,7 +25,7 @@ from station_builders import (
 )
 from tuning_builders import SESSION, a_crash, compiled, launch_of, small
 
-import ssd_aot.running
+import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
 from ssd_aot.crews import LocalCrew
 from ssd_aot.errors import HostError
@@ -58,7 +58,7 @@ def few() -> CompiledCandidates:
 
 @pytest.fixture
 def short_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssd_aot.running, "LONGEST_TOKENS", 90)
+    monkeypatch.setattr(ssd_aot.sources.batches, "LONGEST_TOKENS", 90)
     monkeypatch.setattr(ssd_aot.tuning.workloads, "MOST_SETS", 1)
 
 

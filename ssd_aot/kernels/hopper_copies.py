@@ -1,9 +1,21 @@
-"""Rows of a chunk from global to shared memory, for the kernels written in Gluon."""
+"""Rows of a chunk from global to shared memory, for the kernels written in Gluon.
+
+Gluon is young: what a release of 3.6.0 to 3.9.0 calls otherwise is named here.
+"""
 
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon._runtime import constexpr_function
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+# `async_copy_global_to_shared` up to 3.8.0, where 3.9.0 has `async_load`.
+async_load = getattr(async_copy, "async_load", async_copy.async_copy_global_to_shared)
+
+# `_reinterpret` up to 3.8.0.
+reinterpret = getattr(
+    gl.shared_memory_descriptor,
+    "reinterpret" if hasattr(gl.shared_memory_descriptor, "reinterpret") else "_reinterpret",
+)
 
 
 @constexpr_function
@@ -42,10 +54,14 @@ def copy_rows(
     pointers = start + (token[:, None] * token_stride + column[None, :])
     step = gl.cast(token_stride, gl.int64) * SLAB
     for slab in gl.static_range(ROWS // SLAB):
-        inside = rows_inside(
-            token, column, end - position - slab * SLAB, columns, ROWS_MASKED, COLUMNS_MASKED
-        )
-        async_copy.async_copy_global_to_shared(tile.slice(slab * SLAB, SLAB), pointers, mask=inside)
+        part = tile.slice(slab * SLAB, SLAB)
+        if ROWS_MASKED or COLUMNS_MASKED:
+            inside = rows_inside(
+                token, column, end - position - slab * SLAB, columns, ROWS_MASKED, COLUMNS_MASKED
+            )
+            async_load(part, pointers, mask=inside)
+        else:
+            async_load(part, pointers)
         pointers += step
 
 
@@ -53,15 +69,13 @@ def copy_rows(
 def rows_inside(
     token, column, tokens, columns, ROWS_MASKED: gl.constexpr, COLUMNS_MASKED: gl.constexpr
 ):
-    """The mask of a slab, None where all of it is inside."""
+    """The mask of a slab of which something may be outside."""
     if ROWS_MASKED and COLUMNS_MASKED:
         return (token < tokens)[:, None] & (column < columns)[None, :]
     elif ROWS_MASKED:
         return (token < tokens)[:, None] & (column >= 0)[None, :]
-    elif COLUMNS_MASKED:
-        return (token >= 0)[:, None] & (column < columns)[None, :]
     else:
-        return None
+        return (token >= 0)[:, None] & (column < columns)[None, :]
 
 
 @gluon.jit

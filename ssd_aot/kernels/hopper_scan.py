@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ssd_aot.kernels.hopper_copies import (
+    async_load,
     copy_rows,
     rows_inside,
     saturated,
@@ -83,8 +84,8 @@ def copy_inputs(
 @gluon.jit
 def copy_terms(tiles, terms, plane, CHUNK: gl.constexpr):
     term = gl.arange(0, CHUNK, layout=gl.BlockedLayout([4], [32], [4], [0]))
-    async_copy.async_copy_global_to_shared(tiles[3], terms + term)
-    async_copy.async_copy_global_to_shared(tiles[4], terms + plane + term)
+    async_load(tiles[3], terms + term)
+    async_load(tiles[4], terms + plane + term)
 
 
 @gluon.jit

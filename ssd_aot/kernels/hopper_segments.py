@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ssd_aot.kernels.decay import log2_decay, sequence_starts, time_step
-from ssd_aot.kernels.hopper_copies import copy_rows, saturated
+from ssd_aot.kernels.hopper_copies import copy_rows, reinterpret, saturated
 from ssd_aot.kernels.overlap import let_next_start
 from ssd_aot.kernels.spans import block_extent
 
@@ -176,8 +176,8 @@ def segment_states(
     totals = totals_row.load(gl.SliceLayout(0, terms_layout))
     behind = gl.sum(gl.where(later[None, :] > chunk[:, None], totals[None, :], 0.0), 1)
     w = gl.exp2((total[:, None] - u) + behind[:, None])
-    w_rows._reinterpret(
-        gl.float32, [CHUNKS, CHUNK], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    reinterpret(
+        w_rows, gl.float32, [CHUNKS, CHUNK], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     ).store(w)
 
     state = gl.zeros([BLOCK_P, DSTATE], gl.float32, layout=state_layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from ssd_aot.signatures import Signature
 
 MOST_TOKENS = 2**18
 """More than any form's bound, for one head and more."""
+
+LONGEST_TOKENS = 700
+"""Long enough for two segments and eleven chunks; the reference steps through every token."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +66,23 @@ def cut_lengths(signature: Signature, num_seqs: int, cut_tokens: int) -> tuple[i
     if not signature.is_cont_batched:
         return (units * unit,) * num_seqs
     return (max(units - num_seqs + 1, 1) * unit, *(unit,) * (num_seqs - 1))
+
+
+def lengths_of(signature: Signature) -> list[tuple[int, ...]]:
+    """Sequence lengths that reach every form and every edge the signature allows: few sequences,
+    one of them of several segments; some within a chunk or two; some of a few chunks."""
+    draw = random.Random(signature.id)
+    low, high = signature.num_seqs
+    unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
+
+    def lengths(count: int, longest: int) -> tuple[int, ...]:
+        drawn = [max(unit, draw.randint(1, longest // 8) // unit * unit) for _ in range(count)]
+        drawn[-1] = max(unit, longest // unit * unit)
+        if not signature.is_cont_batched:
+            drawn = [drawn[-1]] * count
+        elif count > 2 and unit == 1:
+            drawn[1] = 0
+        return tuple(drawn)
+
+    many = min(high, max(low, 5))
+    return [lengths(low, LONGEST_TOKENS), lengths(many, 67), lengths(many, 200)]

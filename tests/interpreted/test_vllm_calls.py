@@ -64,7 +64,7 @@ def test_each_batch_is_right_in_poisoned_memory(
     intermediate_states: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ssd_aot.running.LONGEST_TOKENS", 70)
+    monkeypatch.setattr("ssd_aot.sources.batches.LONGEST_TOKENS", 70)
     small = signature(
         nheads=2, headdim=16, dstate=16, ngroups=1, chunk_size=32, dtype="fp32", dt_dtype="fp32",
         param_dtype="fp32", num_seqs=(2, 5), has_initstates=has_initstates,

@@ -10,7 +10,7 @@ from interpreting import Interpreter
 from torch import Tensor
 from tuning_builders import SESSION, FakeMeasure, compiled, launch_of, small
 
-import ssd_aot.running
+import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.launches import Configuration
@@ -49,7 +49,7 @@ class InterpreterMeasure(FakeMeasure):
 def test_a_kernel_that_writes_half_of_its_output_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ssd_aot.running, "LONGEST_TOKENS", 40)
+    monkeypatch.setattr(ssd_aot.sources.batches, "LONGEST_TOKENS", 40)
     monkeypatch.setattr(ssd_aot.tuning.workloads, "MOST_SETS", 1)
     made = compiled([small(num_seqs=(1, 1))], most=2, kernels=["scan"])
     right, wrong = launch_of(made, "scan").planned.candidates
