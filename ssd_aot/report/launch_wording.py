@@ -25,6 +25,8 @@ _PARAMETERS: Mapping[str, tuple[str, str]] = {
     "PREFETCH": ("pre-", "fetch"),
     "STATE_NP": ("state", "layout"),
     "PDL": ("over-", "lap"),
+    "BY_HAND": ("by", "hand"),
+    "BUFFERS": ("buffers", ""),
     "maxnreg": ("register", "cap"),
 }
 """Column headings of two lines for a candidate's parameters."""
@@ -142,11 +144,15 @@ def telling(configurations: Sequence[Configuration]) -> tuple[str, ...]:
 def compact_words(configuration: Configuration, parameters: Sequence[str]) -> str:
     """A candidate's telling parameters on one line."""
     values = configuration.to_json()
-    return " · ".join(_phrase(name, values.get(name)) for name in parameters)
+    told = [(name, values.get(name)) for name in parameters]
+    # Kernels written another way lack some of the parameters.
+    return " · ".join(_phrase(name, value) for name, value in told if value is not None)
 
 
 def _phrase(parameter: str, value: Constant) -> str:
     first, second = heading(parameter)
+    if parameter == "BY_HAND":
+        return "by hand"
     if parameter == "STATE_NP":
         return parameter_words(parameter, value)
     if parameter == "TAIL_P":
