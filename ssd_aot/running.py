@@ -11,11 +11,14 @@ from torch import Tensor
 
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.findings import Finding
+from ssd_aot.launches import Launch
+from ssd_aot.layouts import Blocking, FormRule
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.progress import Progress
-from ssd_aot.runtime.loading import load
+from ssd_aot.runtime.loading import LoadedBundle, load
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.batches import lengths_of
+from ssd_aot.sources.batches import lengths_in_segments, lengths_of
+from ssd_aot.sources.builtin import enumerate_launches
 
 TOLERANCE = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 5e-5}
 """Largest relative error, norm of the difference over norm of the reference. The weights of the
@@ -41,17 +44,20 @@ def run_signatures(
 
     Each runs twice into outputs filled with NaN and must give the same bits; a sequence change
     inside a chunk, odd lengths, an empty sequence where several are allowed, and an odd number of
-    decode tokens before the views are among the lengths. One finding a failed signature, and one
-    with the largest errors of those that passed.
+    decode tokens before the views are among the lengths. Batches in long segments, which take the
+    reference long, run where their launches have not run before. One finding a failed signature,
+    and one with the largest errors of those that passed.
     """
-    load(bundle.path, devices=[device], warm=True)
+    rule = load_builtin(bundle, device).rule_on(device)
+    judged: set[Launch] = set()
     worst: dict[str, Judgement] = {}
     passed = 0
     total = len(bundle.manifest.signatures)
     began = time.monotonic()
     for done, (identity, fields) in enumerate(bundle.manifest.signatures, 1):
         signature = Signature.from_json(fields)
-        for seed, lengths in enumerate(lengths_of(signature)):
+        every = [*lengths_of(signature), *_unjudged_segments(signature, rule, judged)]
+        for seed, lengths in enumerate(every):
             judgement = judge(signature, lengths, device, seed)
             if judgement.wrong:
                 yield Finding(
@@ -82,6 +88,29 @@ def run_signatures(
         "ok" if passed == total else "failed", "results",
         f"{passed} of {total} signatures right on {name}; largest relative errors: {errors}",
     )  # fmt: skip
+
+
+def load_builtin(bundle: Bundle, device: int) -> LoadedBundle:
+    """The bundle in service on `device`, warm."""
+    loaded = load(bundle.path, devices=[device], warm=True)
+    assert isinstance(loaded, LoadedBundle), "an engine's kernels run in the engine alone"
+    return loaded
+
+
+def _unjudged_segments(
+    signature: Signature, rule: FormRule, judged: set[Launch]
+) -> list[tuple[int, ...]]:
+    """A batch in long segments, if one of its launches is not yet among the `judged`."""
+    lengths = lengths_in_segments(signature, rule)
+    launches = {
+        launch
+        for launch in enumerate_launches(signature, rule)
+        if dict(launch.constexprs).get("SEGMENT") == Blocking().segment
+    }
+    if lengths is None or launches <= judged:
+        return []
+    judged |= launches
+    return [lengths]
 
 
 def judge(signature: Signature, lengths: tuple[int, ...], device: int, seed: int) -> Judgement:

@@ -9,6 +9,7 @@ from ssd_aot.candidates import BY_HAND, candidates
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Blocking, Counts, FormRule
 from ssd_aot.operation import CONSTEXPRS, PARAMETERS, grid, launches, workspace
+from ssd_aot.sources.batches import lengths_in_segments
 from ssd_aot.sources.builtin import (
     GLUON_MODULES,
     MODULES,
@@ -103,3 +104,22 @@ def test_grids_and_workspaces_are_positive_for_every_candidate() -> None:
 
 def test_a_segment_is_a_whole_number_of_chunks() -> None:
     assert Blocking().segment % Blocking().chunk == 0
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "batch"])
+@pytest.mark.parametrize("heads", [8, 64])
+def test_the_lengths_to_judge_long_segments_by_run_in_them(heads: int, packed: bool) -> None:
+    one = signature(num_seqs=(1, 1), nheads=heads, ngroups=1, is_cont_batched=packed)
+
+    lengths = lengths_in_segments(one, RULE)
+
+    assert lengths is not None
+    counts = Counts(sum(lengths), 1, 1, 0 if packed else lengths[0])
+    assert RULE.choose(_layouts(one)[0], counts) == "segments"
+    fewer = counts._replace(tokens=sum(lengths) - 1, span_tokens=max(counts.span_tokens - 1, 0))
+    assert RULE.choose(_layouts(one)[0], fewer) != "segments"
+
+
+def test_where_no_batch_runs_in_long_segments_there_are_no_lengths_to_judge_them_by() -> None:
+    assert lengths_in_segments(signature(num_seqs=(64, 64), nheads=128), RULE) is None
+    assert lengths_in_segments(signature(nheads=2, ngroups=1), RULE) is None

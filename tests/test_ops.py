@@ -237,3 +237,11 @@ def test_varlen_states_want_one_row_of_packed_sequences() -> None:
         run(call, **batch(return_varlen_states=True, cu_seqlens=index(4)))
     with pytest.raises(UsageError, match="one batch row"):
         run(call, **batch(return_varlen_states=True))
+
+
+def test_a_prepared_layer_without_a_state_cache_says_what_it_wants() -> None:
+    a = packed()
+    layer = ops.prepare(a["A"], D=a["D"], dt_bias=a["dt_bias"], dt_softplus=True)
+
+    with pytest.raises(UsageError, match="writes final states"):
+        layer(a["x"], a["dt"], a["B"], a["C"], a["out"], a["cu_seqlens"], a["initial_states"])

@@ -53,8 +53,9 @@ class PreparedLayer:
     ) -> None:
         """Scan packed sequences; arguments as `ops.mamba_chunk_scan_combined_varlen` takes them.
 
-        Writes `out`, and the final states into the slots of `final_states_out` if given. Raises
-        as that operation does, and `UsageError` when a bound parameter no longer exists.
+        Writes `out`, and the final states into the slots of `final_states_out`. Raises as that
+        operation does, and `UsageError` without `final_states_out`, whose kernels are in no plan,
+        or when a bound parameter no longer exists.
         """
         A, D, dt_bias = self._A(), self._D(), self._dt_bias()
         given = (
@@ -78,6 +79,14 @@ class PreparedLayer:
                 found="a freed tensor",
                 wanted="A, D and dt_bias alive as long as the layer is called",
                 mend="keep the layer's parameters, or prepare it again",
+            )
+        if final is None:
+            raise UsageError(
+                "a prepared layer writes final states",
+                where="final_states_out",
+                found="None",
+                wanted="the state cache, (slots, nheads, headdim, dstate)",
+                mend="pass the cache, or a tensor of one slot a sequence",
             )
         assert x is not None and dt is not None and A is not None
         assert B is not None and C is not None and out is not None

@@ -101,6 +101,10 @@ class LoadedBundle:
         """The target served on each device, by device index."""
         return {index: modules.target.name for index, modules in self._modules.items()}
 
+    def rule_on(self, device: int) -> FormRule:
+        """The rule by which a batch's form follows on that device."""
+        return self._modules[device].rule
+
     def run(self, tensors: Mapping[str, Tensor], layout: ScanLayout, counts: Counts) -> None:
         """Launch one scan on the tensors' device and its current stream."""
         modules = self._of(tensors["x"].device)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ssd_aot.layouts import SHORT_WORK, FormRule
 from ssd_aot.signatures import Signature
 
 MOST_TOKENS = 2**18
@@ -13,6 +14,9 @@ MOST_TOKENS = 2**18
 
 LONGEST_TOKENS = 700
 """Long enough for two segments and eleven chunks; the reference steps through every token."""
+
+LONGEST_IN_SEGMENTS = 2**14
+"""More tokens than that the reference is not made to step through for the sake of long segments."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +90,14 @@ def lengths_of(signature: Signature) -> list[tuple[int, ...]]:
 
     many = min(high, max(low, 5))
     return [lengths(low, LONGEST_TOKENS), lengths(many, 67), lengths(many, 200)]
+
+
+def lengths_in_segments(signature: Signature, rule: FormRule) -> tuple[int, ...] | None:
+    """The fewest tokens that run in long segments under `rule`; None where none do, or where that
+    takes more than `LONGEST_IN_SEGMENTS`."""
+    count = signature.num_seqs[0]
+    tokens = max(SHORT_WORK // signature.nheads, rule.walk_tokens) + 1
+    walks = count * signature.nheads >= rule.walk_programs or signature.intermediate_states
+    if walks or tokens > LONGEST_IN_SEGMENTS:
+        return None
+    return cut_lengths(signature, count, tokens)

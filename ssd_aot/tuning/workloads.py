@@ -10,8 +10,8 @@ import torch
 from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
-from ssd_aot.sources.batches import lengths_of
 from ssd_aot.signatures import Signature
+from ssd_aot.sources.batches import lengths_of
 from ssd_aot.tuning.groups import Call, LayoutKeeper, Member
 
 MANY_TOKENS = 8192
