@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import gc
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -65,12 +67,26 @@ def read_manifest(source: str | bytes, where: str, kind: type[M]) -> M:
             "use an ssd-aot of the version that built it, or build the bundle anew",
         )
     try:
-        manifest = _Tables().manifest(data, kind)
+        with _without_collecting():
+            manifest = _Tables().manifest(data, kind)
     except Misfit as misfit:
         place = f"{where}: {misfit.path}" if misfit.path else where
         raise BundleError(misfit.what, place, misfit.found, misfit.wanted, MEND) from None
     check_references(manifest, where)
     return manifest
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Reading makes many objects and no cycles; a collection over all of torch's, which they would
+    set off, takes several times as long as the reading."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 _signatures = each(pair(text, json_object))
