@@ -22,7 +22,7 @@ class Contestant:
     """A call to time; `captured` says whether it is timed as a captured graph too."""
 
     name: str
-    call: Callable[[], None]
+    call: Callable[[], object]
     captured: bool = True
 
 
@@ -48,18 +48,18 @@ def contestants(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
         own = {**arguments, "out": torch.empty_like(arguments["out"])}
         own["final_states_out"] = torch.empty_like(arguments["final_states_out"])
         found.append(Contestant(name, _varlen(engine.mamba_chunk_scan_combined_varlen, own)))
-    for name, module in (
-        ("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined"),
-        ("sglang", "sglang.srt.layers.attention.mamba.ops.ssd_combined"),
+    for name, module, prepare in (
+        ("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined", rows_call),
+        ("sglang", "sglang.kernels.ops.mamba.triton_ops.ssd_combined", row_call),
     ):
         try:
-            importlib.import_module(module)
+            operation = importlib.import_module(module).mamba_chunk_scan_combined
         except Exception as error:
             absent[name] = f"{type(error).__name__}: {error}"
             continue
-        if name == "mamba_ssm" and len(set(problem.lengths)) == 1:
-            engine = importlib.import_module(module)
-            found.append(Contestant(name, _batch(engine.mamba_chunk_scan_combined, problem)))
+        call = prepare(operation, problem)
+        if call is not None:
+            found.append(Contestant(name, call))
     return found, absent
 
 
@@ -141,18 +141,64 @@ def _graph(call: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def _batch(operation: Callable[..., Any], problem: Problem) -> Callable[[], None]:
+def rows_call(
+    operation: Callable[..., Any], problem: Problem
+) -> Callable[[], tuple[Tensor, Tensor]] | None:
+    """mamba_ssm's operation over sequences of one length, each a row: (outputs, final states). None
+    for sequences of several lengths."""
+    if len(set(problem.lengths)) > 1:
+        return None
     rows = {
         name: getattr(problem, name).unflatten(0, (len(problem.lengths), -1))
         for name in ("x", "dt", "B", "C")
     }
+    initial = problem.initial_states
 
     @torch.no_grad()
-    def call() -> None:
-        operation(
+    def call() -> tuple[Tensor, Tensor]:
+        out, states = operation(
             rows["x"], rows["dt"], problem.A, rows["B"], rows["C"], problem.signature.chunk_size,
-            D=problem.D, dt_bias=problem.dt_bias, initial_states=problem.initial_states,
-            dt_softplus=True, return_final_states=True, state_dtype=problem.state_dtype,
+            D=problem.D, dt_bias=problem.dt_bias, initial_states=initial, dt_softplus=True,
+            return_final_states=True,
         )  # fmt: skip
+        return out.flatten(0, 1), states
+
+    return call
+
+
+def row_call(
+    operation: Callable[..., Any], problem: Problem
+) -> Callable[[], tuple[Tensor, Tensor]]:
+    """SGLang's operation over sequences packed in one row: (outputs, final states).
+
+    Its chunks are those of the row, cut into pieces where a sequence begins; with initial states
+    it is told in which chunk each piece is and where it begins there.
+    """
+    s, tokens = problem.signature, problem.x.shape[0]
+    chunk, device = s.chunk_size, problem.x.device
+    row = {name: getattr(problem, name).unsqueeze(0) for name in ("x", "dt", "B", "C")}
+    out = torch.empty_like(row["x"], memory_format=torch.contiguous_format)
+    lengths = torch.tensor(problem.lengths, device=device)
+    owner = torch.arange(len(problem.lengths), dtype=torch.int32, device=device)
+    pieces = torch.tensor(
+        sorted({*range(0, tokens, chunk), *problem.cu_seqlens.tolist()[:-1]}), device=device
+    )
+    told: dict[str, Any] = {}
+    if s.has_initstates:
+        told = {
+            "initial_states": problem.initial_states,
+            "chunk_indices": (pieces // chunk).int(),
+            "chunk_offsets": (pieces % chunk).int(),
+        }
+    seq_idx = owner.repeat_interleave(lengths).unsqueeze(0)
+
+    def call() -> tuple[Tensor, Tensor]:
+        states = operation(
+            row["x"], row["dt"], problem.A, row["B"], row["C"], chunk_size=chunk, D=problem.D,
+            z=None, dt_bias=problem.dt_bias, seq_idx=seq_idx, cu_seqlens=problem.cu_seqlens,
+            return_varlen_states=True, dt_softplus=True, dt_limit=(0.0, float("inf")), out=out,
+            state_dtype=problem.state_dtype, **told,
+        )  # fmt: skip
+        return out[0], states
 
     return call
