@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +32,18 @@ from ssd_aot.cluster.scratch import own_scratch
 from ssd_aot.errors import HostError
 from ssd_aot.progress import Progress
 from ssd_aot.targets import target
-from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.record_text import read_record, write_record
 from ssd_aot.tuning.stations import StationLost
 from ssd_aot.tuning.tuner import tune_on
 from ssd_aot.workers import ExecutorLost, WorkerDied, work_off
+
+MEASURED = """\
+version: 1
+models:
+  layer: {nheads: 128, headdim: 64, dstate: 128, ngroups: 8}
+matrix: {dtype: [bf16], state_dtype: [fp32], HAS_INITSTATES: [true], num_seqs: [many]}
+"""
+"""One signature that the shipped record covers, in two launches."""
 
 SMALL: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 GPU: dict[str, Any] = {"num_gpus": 1, "resources": {"accelerator_type:H200": 1}}
@@ -153,6 +163,29 @@ def test_a_build_has_the_digest_of_a_local_one_though_a_worker_is_killed_and_a_n
     assert "gets no work: another environment: found (('TRITON_F32_DEFAULT'" in result.stderr
     assert "ray: 2 workers on 2 nodes, to compile" in result.stderr
     assert "died (" in result.stderr and "is tried elsewhere" in result.stderr
+
+
+def test_records_merged_in_either_order_give_one_digest_here_and_on_the_cluster(
+    cluster: Any, tmp_path: Path
+) -> None:
+    spec = write_spec(tmp_path, MEASURED)
+    whole = read_record(Path(str(resources.files("ssd_aot") / "tuning_records/h200.builtin.json")))
+    halves = [tmp_path / "a.json", tmp_path / "b.json"]
+    for number, half in enumerate(halves):
+        write_record(half, replace(whole, entries=whole.entries[number::2]))
+    for name, order in (("ab", halves), ("ba", halves[::-1])):
+        merged = ssd_aot("tune", "--merge", *order, "--out", tmp_path / f"{name}.json")
+        assert merged.exit_code == 0, merged.stderr
+    arguments = "build", "--gpu", "h200", "--spec", spec, "--require-tuned", "--json", "--tuning"
+
+    local = ssd_aot(*arguments, tmp_path / "ab.json", "--out", tmp_path / "local")
+    ray = ssd_aot(
+        *arguments, tmp_path / "ba.json", "--out", tmp_path / "ray", "--workers", "ray",
+        "--ray-address", cluster.address,
+    )  # fmt: skip
+
+    assert (local.exit_code, ray.exit_code) == (0, 0), local.stderr + ray.stderr
+    assert json.loads(local.stdout)["digest"] == json.loads(ray.stdout)["digest"]
 
 
 def test_items_go_to_both_nodes_and_their_exceptions_come_back(executor: ClusterExecutor) -> None:
