@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ssd_aot
-from ssd_aot.build_cache import BuildCache
 from ssd_aot.build_report import BuildReport
 from ssd_aot.bundle.manifest import Manifest, Needs, Source, TargetEntry, Tuning, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter, check_destination
 from ssd_aot.candidates import candidates
-from ssd_aot.compile_rounds import Rounds, compile_first_fitting, dropped_sentences
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compile_rounds import Rounds, compile_first_fitting, dropped_sentences
 from ssd_aot.errors import SHOWN, BuildError, BundleError, listed
 from ssd_aot.operation import launch_abi
 from ssd_aot.progress import Progress

@@ -9,7 +9,6 @@ from typing import Any
 
 from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.candidates import candidates
-from ssd_aot.completeness import RequiredLaunch, RequiredPlan
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import FormRule
 from ssd_aot.pins import check_pins, pinned_candidates
@@ -17,6 +16,7 @@ from ssd_aot.signatures import Signature, expand
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.tracing import trace
+from ssd_aot.verification.completeness import RequiredLaunch, RequiredPlan
 
 
 @dataclass(frozen=True)

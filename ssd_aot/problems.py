@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot import ops
-from ssd_aot.reference import ReferenceResult, ssd_reference
+from ssd_aot.measurement.reference import ReferenceResult, ssd_reference
 from ssd_aot.signatures import Signature
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -16,10 +16,10 @@ from tuning_builders import SESSION, FakeMeasure, Fault
 
 import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
-from ssd_aot.calling import WorkerGone, pack, perform, result_of
+from ssd_aot.compilation.calling import WorkerGone, pack, perform, result_of
+from ssd_aot.compilation.spawning import SpawnedWorker
 from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
-from ssd_aot.spawning import SpawnedWorker
 from ssd_aot.targets import Target
 from ssd_aot.tuning import station_host
 from ssd_aot.tuning.compiled_candidates import CompiledCandidates

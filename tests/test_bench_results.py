@@ -12,8 +12,8 @@ import pytest
 from bundle_builders import B200, H200
 from report_builders import bench_json
 
-from ssd_aot.benching import Bench, Row, Timing
 from ssd_aot.errors import UsageError
+from ssd_aot.measurement.benching import Bench, Row, Timing
 from ssd_aot.report.bench_results import BenchResults, Span, read_bench
 from ssd_aot.report.bench_section import bench_section
 from ssd_aot.report.painting import Painter

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd_aot.build_cache import BuildCache, entry_key
 from ssd_aot.bundle.manifest import CodeObject, Toolchain
+from ssd_aot.compilation.build_cache import BuildCache, entry_key
 from ssd_aot.errors import BuildError, HostError
 from ssd_aot.launches import Argument, Configuration, Launch, Variant
 from ssd_aot.targets import Target
@@ -115,7 +115,7 @@ def test_what_other_processes_left_lying_about_does_no_harm(tmp_path: Path) -> N
 def test_a_second_build_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from ssd_aot.build_cache import BuildCache\n"
+        "from ssd_aot.compilation.build_cache import BuildCache\n"
         "with BuildCache.beside(pathlib.Path(sys.argv[1])):\n"
         "    print('held', flush=True); sys.stdin.read()\n"
     )

@@ -17,9 +17,9 @@ import pytest
 from command_line import ROOT, SHORT, TINY, command, elsewhere, heed_interrupts, python, ssd_aot
 from spec_builders import write_spec
 
-from ssd_aot import compiling
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.candidates import candidates
+from ssd_aot.compilation import compiling
 from ssd_aot.errors import BuildError
 from ssd_aot.launches import Configuration, Launch, Variant
 from ssd_aot.targets import Target, target

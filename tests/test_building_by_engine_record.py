@@ -31,7 +31,7 @@ from spec_builders import write_spec
 
 from ssd_aot.bundle.manifest import Tuning
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.calling import WorkerGone
+from ssd_aot.compilation.calling import WorkerGone
 from ssd_aot.engines import tuning_process
 from ssd_aot.errors import HostError
 from ssd_aot.spec import load_spec

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from signature_builders import signature
 
-from ssd_aot.build_cache import BuildCache
 from ssd_aot.candidates import NARROWEST, candidates
-from ssd_aot.compiling import CompileTask, compile_all
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compiling import CompileTask, compile_all
 from ssd_aot.launches import Launch, Variant
 from ssd_aot.layouts import FormRule
 from ssd_aot.signatures import Signature

@@ -15,11 +15,11 @@ from bundle_builders import write_small_bundle
 from command_line import TINY, python, ssd_aot
 from spec_builders import write_spec
 
-from ssd_aot import checking
 from ssd_aot.bundle.choosing import DeviceFacts
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter
 from ssd_aot.errors import UsageError
+from ssd_aot.verification import checking
 
 
 def cubins(bundle: Path) -> list[Path]:
@@ -260,7 +260,7 @@ def test_an_unknown_user_without_a_home_verifies_a_read_only_bundle(three_target
 def test_a_bundle_for_another_launch_interface_is_refused_before_it_is_shipped(
     bundle_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssd_aot.checking.launch_abi", lambda: "0" * 64)
+    monkeypatch.setattr("ssd_aot.verification.checking.launch_abi", lambda: "0" * 64)
 
     report = checking.check_bundle(str(bundle_copy))
 

@@ -19,9 +19,9 @@ from ssd_aot.bundle.cubin import kernels_in
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import BundleWriter
-from ssd_aot.code_agreement import code_findings
 from ssd_aot.errors import BundleError
-from ssd_aot.findings import Finding
+from ssd_aot.verification.code_agreement import code_findings
+from ssd_aot.verification.findings import Finding
 
 
 def sealed(folder: Path, data: bytes, **told: Any) -> Bundle:

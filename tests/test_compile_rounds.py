@@ -12,11 +12,11 @@ from bundle_builders import TOOLCHAIN, code_object
 from command_line import TINY
 from spec_builders import write_spec
 
-from ssd_aot import compile_rounds
-from ssd_aot.build_cache import BuildCache
 from ssd_aot.building import build
-from ssd_aot.compile_rounds import Rounds, compile_first_fitting
-from ssd_aot.compiling import Compiled, CompileResult, CompileTask, DoesNotFit
+from ssd_aot.compilation import compile_rounds
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compile_rounds import Rounds, compile_first_fitting
+from ssd_aot.compilation.compiling import Compiled, CompileResult, CompileTask, DoesNotFit
 from ssd_aot.errors import BuildError
 from ssd_aot.launches import Configuration
 from ssd_aot.plan import Plan, make_plan

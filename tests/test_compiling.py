@@ -17,9 +17,9 @@ from command_line import heed_interrupts
 from test_build_cache import file_size_limit
 from test_triton_compat import B200, B300, H100, MATMUL, ptxas_of_release
 
-import ssd_aot.compiling
-from ssd_aot.build_cache import BuildCache
-from ssd_aot.compiling import CompileTask, compile_all
+import ssd_aot.compilation.compiling
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compiling import CompileTask, compile_all
 from ssd_aot.errors import HostError
 from ssd_aot.launches import Argument, Configuration, Launch, Variant
 from ssd_aot.progress import Progress
@@ -126,7 +126,7 @@ def test_a_task_that_ends_its_process_or_exhausts_memory_fails_alone(
         return compile_variant(function, variant, target)
 
     # The workers are forked, so they have it too.
-    monkeypatch.setattr(ssd_aot.compiling, "compile_variant", compile_or_end)
+    monkeypatch.setattr(ssd_aot.compilation.compiling, "compile_variant", compile_or_end)
     tasks = [matmul(), matmul(64), matmul(stages=1), matmul(stages=3)]
 
     result = compile_all(tasks, jobs=2, cache=cache)
@@ -218,8 +218,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from test_compiling import SEVERAL
-from ssd_aot.build_cache import BuildCache
-from ssd_aot.compiling import compile_all
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compiling import compile_all
 with BuildCache.beside(Path(sys.argv[2])) as cache:
     compile_all(SEVERAL, jobs=2, cache=cache, on_progress=lambda step: print(step, flush=True))
 """

@@ -13,11 +13,11 @@ from planned_bundles import plan_of, planned_bundle
 from spec_builders import write_spec
 
 from ssd_aot.bundle.manifest import Tuning
-from ssd_aot.coverage import Coverage, coverage
-from ssd_aot.coverage_table import coverage_lines
 from ssd_aot.launches import Launch
 from ssd_aot.signatures import expand
 from ssd_aot.spec import Spec, load_spec
+from ssd_aot.verification.coverage import Coverage, coverage
+from ssd_aot.verification.coverage_table import coverage_lines
 
 TWO = """\
 version: 1

@@ -20,7 +20,7 @@ from spec_builders import write_spec
 
 from ssd_aot.bundle.manifest import Manifest, Source
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.compiling import Compiled, CompileResult, CompileTask, DoesNotFit, Failure
+from ssd_aot.compilation.compiling import Compiled, CompileResult, CompileTask, DoesNotFit, Failure
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.rounds import compile_groups
 from ssd_aot.engines.tracing import TracedLaunch
@@ -303,7 +303,8 @@ def test_a_candidate_that_does_not_compile_gives_way_for_all_that_share_its_tuni
 ) -> None:
     """An aligned and an unaligned input are two launches with one tuning result."""
     monkeypatch.setattr(
-        "ssd_aot.compiling.compile_entry", failing(16, launches="x_ptr: *bf16 unaligned")
+        "ssd_aot.compilation.compiling.compile_entry",
+        failing(16, launches="x_ptr: *bf16 unaligned"),
     )
 
     report = build(
@@ -321,7 +322,7 @@ def test_a_launch_without_a_candidate_left_fails_by_name_and_leaves_no_bundle(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("ssd_aot.compiling.compile_entry", failing(16, 32))
+        patch.setattr("ssd_aot.compilation.compiling.compile_entry", failing(16, 32))
         with pytest.raises(BuildError, match="2 launches could not be built") as caught:
             build(tmp_path / "b", ONE_MODEL)
     assert f"{PRUNED}[" in caught.value.found
@@ -336,7 +337,7 @@ def test_a_launch_without_a_candidate_left_fails_by_name_and_leaves_no_bundle(
 def test_an_incomplete_bundle_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ssd_aot.compiling.compile_entry", failing(16, 32))
+    monkeypatch.setattr("ssd_aot.compilation.compiling.compile_entry", failing(16, 32))
     spec = write_spec(tmp_path, ONE_MODEL)
 
     with installed():

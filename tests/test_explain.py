@@ -25,9 +25,9 @@ from ssd_aot.bundle.manifest import KernelText
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.cli import main
 from ssd_aot.errors import UsageError
-from ssd_aot.explaining import asked_in, explain
 from ssd_aot.launches import Argument, Launch
 from ssd_aot.runtime.asked import Asked
+from ssd_aot.verification.explaining import asked_in, explain
 
 OPERATION = "fixture_engine.operation"
 
@@ -316,7 +316,7 @@ def test_a_recorded_launch_that_was_taken_away_is_explained(
 
 
 def test_every_component_has_advice() -> None:
-    from ssd_aot.explaining import _ADVICE
+    from ssd_aot.verification.explaining import _ADVICE
 
     told = {component for _, component, _, _ in CHANGES.values()} | {"tuning key", "candidates"}
     assert told == _ADVICE.keys()

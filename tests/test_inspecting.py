@@ -20,7 +20,7 @@ from cubin_builders import fake_cubin
 
 from ssd_aot.bundle.manifest import Tuning
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.inspecting import describe, render
+from ssd_aot.verification.inspecting import describe, render
 
 
 def tuned_bundle(path: Path) -> Bundle:

@@ -29,13 +29,13 @@ from ssd_aot.cluster.executor import ClusterExecutor
 from ssd_aot.cluster.link import ClusterLost, Link
 from ssd_aot.cluster.nodes import admit
 from ssd_aot.cluster.scratch import own_scratch
+from ssd_aot.compilation.workers import ExecutorLost, WorkerDied, work_off
 from ssd_aot.errors import HostError
 from ssd_aot.progress import Progress
 from ssd_aot.targets import target
 from ssd_aot.tuning.record_text import read_record, write_record
 from ssd_aot.tuning.stations import StationLost
 from ssd_aot.tuning.tuner import tune_on
-from ssd_aot.workers import ExecutorLost, WorkerDied, work_off
 
 MEASURED = """\
 version: 1

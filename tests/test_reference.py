@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ssd_aot.reference import ReferenceResult, ssd_reference
+from ssd_aot.measurement.reference import ReferenceResult, ssd_reference
 
 HEADS, HEADDIM, GROUPS, STATES = 4, 3, 2, 5
 

@@ -450,7 +450,7 @@ def test_all_candidates_can_be_measured_at_serve_time_and_none_is_compiled(tmp_p
 
     with pytest.MonkeyPatch.context() as patch:
         build(tmp_path / "whole", ONE_MODEL, tune_at_serve=True)
-        patch.setattr("ssd_aot.compiling.compile_entry", fits_only)
+        patch.setattr("ssd_aot.compilation.compiling.compile_entry", fits_only)
         report = build(tmp_path / "unfit", ONE_MODEL, tune_at_serve=True)
     assert len(report.dropped) == 2
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ssd_aot.calling import WorkerGone
+from ssd_aot.compilation.calling import WorkerGone
+from ssd_aot.compilation.spawning import SpawnedWorker
 from ssd_aot.errors import HostError
-from ssd_aot.spawning import SpawnedWorker
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_reading_needs_neither_torch_nor_triton_nor_home_nor_a_known_user() -> N
         "import os, sys\n"
         "for name in ('torch', 'triton', 'click', 'yaml'): sys.modules[name] = None\n"
         "from ssd_aot.bundle.store import Bundle\n"
-        "from ssd_aot.verifying import verify\n"
+        "from ssd_aot.verification.verifying import verify\n"
         # Once before, so that no module is left to import from a folder only root may enter.
         "Bundle.open(sys.argv[1])\n"
         "if os.getuid() == 0: os.setuid(54321)\n"

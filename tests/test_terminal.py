@@ -124,7 +124,7 @@ def test_a_build_that_fails_names_five_launches_and_all_where_it_is_verbose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = raising(BuildError("the kernel does not compile"))
-    monkeypatch.setattr("ssd_aot.compiling.compile_variant", failing)
+    monkeypatch.setattr("ssd_aot.compilation.compiling.compile_variant", failing)
     line = ("build", "--gpu", "h200", "--spec", write_spec(tmp_path, TINY), "--out", tmp_path / "b")
 
     assert ssd_aot(*line).stderr.count("needed by ") == 5
@@ -233,12 +233,14 @@ def test_the_words_that_tell_an_outcome_are_coloured(line: str) -> None:
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_a_reader_that_goes_away_is_no_traceback(closed: str, tmp_path: Path) -> None:
     program = (
-        "import sys; from ssd_aot.commands import inspect; import ssd_aot.inspecting, click\n"
+        "import sys, click\n"
+        "from ssd_aot.commands import inspect\n"
+        "import ssd_aot.verification.inspecting\n"
         "from ssd_aot.bundle.store import Bundle\n"
         "Bundle.open = lambda path: path\n"
         "def say(_):\n"
         "    for _ in range(9000): click.echo('x' * 80, err=err)\n"
-        "ssd_aot.inspecting.render = say\n"
+        "ssd_aot.verification.inspecting.render = say\n"
         "from ssd_aot.cli import main; main(['inspect', '.'])\n"
     ).replace("err=err", f"err={closed == 'stderr'}")
     ended = subprocess.Popen(

@@ -27,7 +27,7 @@ from tuning_builders import SESSION, a_crash, compiled, launch_of, small
 
 import ssd_aot.sources.batches
 import ssd_aot.tuning.workloads
-from ssd_aot.crews import LocalCrew
+from ssd_aot.compilation.crews import LocalCrew
 from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
 from ssd_aot.runtime import driver

@@ -27,9 +27,9 @@ from ssd_aot.bundle.choosing import DeviceFacts, check_host, choose_target
 from ssd_aot.bundle.manifest import TargetEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import MismatchError
-from ssd_aot.findings import Finding
 from ssd_aot.launches import Launch
-from ssd_aot.verifying import HostFacts, RequiredLaunch, RequiredPlan, verify
+from ssd_aot.verification.findings import Finding
+from ssd_aot.verification.verifying import HostFacts, RequiredLaunch, RequiredPlan, verify
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd_aot.workers import WorkerDied, work_off
+from ssd_aot.compilation.workers import WorkerDied, work_off
 
 
 def square(number: int) -> int:

@@ -17,9 +17,9 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.candidates import candidates
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Blocking, Counts, Form, ScanLayout
+from ssd_aot.measurement.reference import ReferenceResult, ssd_reference
 from ssd_aot.ops.execution import Executor
 from ssd_aot.plan import PlannedLaunch
-from ssd_aot.reference import ReferenceResult, ssd_reference
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target, target
 from ssd_aot.tuning.compiled_candidates import (

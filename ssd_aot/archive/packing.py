@@ -26,7 +26,7 @@ from ssd_aot.bundle.store import Bundle
 from ssd_aot.bundle.writer import FILE_MODE, disk_errors
 from ssd_aot.errors import BundleError, HostError, UsageError
 from ssd_aot.progress import Progress
-from ssd_aot.verifying import verify
+from ssd_aot.verification.verifying import verify
 
 STDOUT = "-"
 SUFFIX = ".tar"

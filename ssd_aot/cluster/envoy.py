@@ -18,7 +18,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ssd_aot.spawning import leave_with_parent
+from ssd_aot.compilation.spawning import leave_with_parent
 
 VALUE, GONE, FAILED = "value", "gone", "failed"
 """What an answer brings: a result, the reason why a worker ended, or that of another failure."""
@@ -123,14 +123,14 @@ def _worker_class() -> type:
 
             # Without this package the first call says so.
             with contextlib.suppress(ImportError):
-                from ssd_aot.threads import limit_threads
+                from ssd_aot.compilation.threads import limit_threads
 
                 limit_threads()
             return os.getpid()
 
         def run(self, call: bytes) -> bytes:
-            from ssd_aot.calling import perform
             from ssd_aot.cluster.scratch import own_scratch
+            from ssd_aot.compilation.calling import perform
 
             with own_scratch():
                 return perform(call)

@@ -8,10 +8,10 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ssd_aot.calling import WorkerGone
 from ssd_aot.cluster.link import ClusterLost, ClusterWorker, Link, Node, NodeFailure
+from ssd_aot.compilation.calling import WorkerGone
+from ssd_aot.compilation.workers import ExecutorLost, WorkerDied
 from ssd_aot.errors import HostError
-from ssd_aot.workers import ExecutorLost, WorkerDied
 
 Result = TypeVar("Result")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from ssd_aot.calling import WorkerGone, pack, result_of
 from ssd_aot.cluster import envoy
+from ssd_aot.compilation.calling import WorkerGone, pack, result_of
 from ssd_aot.errors import HostError
 
 AUTO = "auto"

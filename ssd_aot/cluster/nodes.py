@@ -41,7 +41,7 @@ def package_identity() -> dict[str, str]:
 def compiler_identity() -> dict[str, str]:
     """All that decides what a kernel becomes on this host; the version string, which the content
     of the files stands for, does not."""
-    from ssd_aot.threads import environment_of_the_user
+    from ssd_aot.compilation.threads import environment_of_the_user
     from ssd_aot.triton_compat import layout_can_be_fixed, toolchain
 
     with environment_of_the_user():

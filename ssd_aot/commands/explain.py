@@ -28,9 +28,9 @@ def explain(
     """
     from ssd_aot.bundle.store import Bundle
     from ssd_aot.errors import UsageError
-    from ssd_aot.explaining import asked_in, explain_recording
-    from ssd_aot.explaining import explain as explained
     from ssd_aot.spec import load_spec
+    from ssd_aot.verification.explaining import asked_in, explain_recording
+    from ssd_aot.verification.explaining import explain as explained
 
     held = Bundle.open(bundle)
     texts = [(path.read_text(errors="replace"), str(path)) for path in launches]

@@ -15,7 +15,7 @@ from ssd_aot.commands.completing import bundles
 def inspect(bundle: str, as_json: bool) -> None:
     """Show what is inside a bundle."""
     from ssd_aot.bundle.store import Bundle
-    from ssd_aot.inspecting import describe, render
+    from ssd_aot.verification.inspecting import describe, render
 
     opened = Bundle.open(bundle)
     click.echo(json.dumps(describe(opened)) if as_json else render(opened))

@@ -15,7 +15,7 @@ import click
 from ssd_aot import terminal
 from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.commands.completing import gpu_names, source_names, spec_names
-from ssd_aot.crews import Crew, Workers, make_crew
+from ssd_aot.compilation.crews import Crew, Workers, make_crew
 from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target

@@ -19,7 +19,7 @@ from ssd_aot.commands.selecting import (
     read_selection,
     selection,
 )
-from ssd_aot.crews import Workers
+from ssd_aot.compilation.crews import Workers
 from ssd_aot.errors import UsageError
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target

@@ -41,8 +41,8 @@ def verify(
     as_json: bool,
 ) -> None:
     """Check that a bundle is whole, untouched, complete and right for this host."""
-    from ssd_aot.checking import check_bundle
     from ssd_aot.fuzzing.checking import Fuzzing
+    from ssd_aot.verification.checking import check_bundle
 
     fuzz = Fuzzing(batches, seed) if batches else None
     report = check_bundle(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ssd_aot.build_cache import BuildCache
 from ssd_aot.build_report import BuildReport
 from ssd_aot.bundle.writer import check_destination
+from ssd_aot.compilation.build_cache import BuildCache
 from ssd_aot.engines.bundling import BuiltTarget, write_bundle
 from ssd_aot.engines.engine import require_installed
 from ssd_aot.engines.groups import TuningGroup, check_group_pins, tuning_groups

@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from ssd_aot.build_cache import BuildCache
-from ssd_aot.compiling import CompileResult, CompileTask, compile_all
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compiling import CompileResult, CompileTask, compile_all
 from ssd_aot.engines.recorded import trace_recording
 from ssd_aot.engines.serving_calls import ServingBatch
 from ssd_aot.engines.tracing import Reached, TracedLaunch, trace_batches, trace_engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ssd_aot.compiling import Compiled, CompileResult, CompileTask
+from ssd_aot.compilation.compiling import Compiled, CompileResult, CompileTask
 from ssd_aot.engines.groups import TuningGroup
 from ssd_aot.engines.tracing import TracedLaunch
 from ssd_aot.launches import Variant

@@ -11,7 +11,8 @@ from typing import Any
 
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.calling import Worker, WorkerGone
+from ssd_aot.compilation.calling import Worker, WorkerGone
+from ssd_aot.compilation.spawning import SpawnedWorker
 from ssd_aot.engines.building import build_engine
 from ssd_aot.engines.device_measuring import EngineDevice
 from ssd_aot.engines.engine import ENGINES, engine, require_installed
@@ -24,7 +25,6 @@ from ssd_aot.errors import BundleError, HostError, UsageError
 from ssd_aot.launches import Configuration
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.signatures import Signature
-from ssd_aot.spawning import SpawnedWorker
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.targets import target as target_named

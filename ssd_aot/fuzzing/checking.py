@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
 from ssd_aot.errors import HostError, SpecError
-from ssd_aot.findings import Finding, Report
 from ssd_aot.layouts import FormRule
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.spec import Spec
+from ssd_aot.verification.findings import Finding, Report
 
 if TYPE_CHECKING:
-    from ssd_aot.completeness import RequiredPlan
     from ssd_aot.fuzzing.fuzzer import FuzzReport, Held
     from ssd_aot.plan import Plan
     from ssd_aot.targets import Target
+    from ssd_aot.verification.completeness import RequiredPlan
 
 
 @dataclass(frozen=True)

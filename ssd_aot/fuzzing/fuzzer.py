@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
-from ssd_aot.findings import Finding
 from ssd_aot.fuzzing.batch import Batch
 from ssd_aot.fuzzing.drawing import Drawer
 from ssd_aot.fuzzing.launch_code import LaunchCode
@@ -20,6 +19,7 @@ from ssd_aot.launches import Launch
 from ssd_aot.progress import Progress
 from ssd_aot.runtime.missing import nearest_difference
 from ssd_aot.spec import Spec
+from ssd_aot.verification.findings import Finding
 
 TOLD = 256
 """Batches between two words on progress."""

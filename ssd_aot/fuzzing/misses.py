@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from ssd_aot.axes import AXES
-from ssd_aot.findings import Finding
 from ssd_aot.fuzzing.batch import Batch, Memory
 from ssd_aot.launches import Launch
+from ssd_aot.verification.findings import Finding
 
 SHOWN_SEQUENCES = 4
 

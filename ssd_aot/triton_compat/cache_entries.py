@@ -12,10 +12,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
+from ssd_aot.compilation.threads import environment_of_the_user
 from ssd_aot.errors import BuildError
 from ssd_aot.launches import Constant, Variant
 from ssd_aot.targets import Target
-from ssd_aot.threads import environment_of_the_user
 from ssd_aot.triton_compat.compilation import (
     CompiledObject,
     alone,

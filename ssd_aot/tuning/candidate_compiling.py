@@ -7,9 +7,9 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 
-from ssd_aot.build_cache import BuildCache
-from ssd_aot.compile_rounds import WEIGHTS
-from ssd_aot.compiling import CompileTask, compile_all
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compile_rounds import WEIGHTS
+from ssd_aot.compilation.compiling import CompileTask, compile_all
 from ssd_aot.launches import Configuration, Launch, Variant
 from ssd_aot.plan import PlannedLaunch, make_plan
 from ssd_aot.progress import Progress

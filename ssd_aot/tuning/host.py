@@ -12,12 +12,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssd_aot.crews import Crew
+from ssd_aot.compilation.crews import Crew
+from ssd_aot.compilation.spawning import SpawnedWorker
 from ssd_aot.errors import SsdAotError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.progress import Progress
 from ssd_aot.runtime import driver
-from ssd_aot.spawning import SpawnedWorker
 from ssd_aot.spec import Spec
 from ssd_aot.targets import Target
 from ssd_aot.tuning.choices import FOLDER, SOURCE, Chooser, RecordFile

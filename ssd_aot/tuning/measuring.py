@@ -20,9 +20,9 @@ from ssd_aot.bundle.manifest import Tuning, VariantEntry
 from ssd_aot.errors import HostError, SsdAotError
 from ssd_aot.launches import Configuration, Launch
 from ssd_aot.layouts import Counts, Form, ScanLayout
+from ssd_aot.measurement.running import judge_results
 from ssd_aot.ops.execution import Executor, executing
 from ssd_aot.problems import Problem, Results
-from ssd_aot.running import judge_results
 from ssd_aot.tuning.compiled_candidates import CandidateLaunch
 from ssd_aot.tuning.groups import Call, Member
 from ssd_aot.tuning.records import Trial

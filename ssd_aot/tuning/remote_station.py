@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ssd_aot.bundle.manifest import Toolchain
-from ssd_aot.calling import Worker, WorkerGone
+from ssd_aot.compilation.calling import Worker, WorkerGone
 from ssd_aot.errors import HostError
 from ssd_aot.launches import Configuration
 from ssd_aot.targets import Target

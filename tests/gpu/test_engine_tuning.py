@@ -18,7 +18,7 @@ import torch
 from command_line import ROOT, command
 
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.running import TOLERANCE
+from ssd_aot.measurement.running import TOLERANCE
 from ssd_aot.targets import Target, target_for_device
 from ssd_aot.tuning.record_text import read_record
 

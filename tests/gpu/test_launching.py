@@ -18,8 +18,8 @@ from signature_builders import signature
 
 import ssd_aot
 from ssd_aot import ops
+from ssd_aot.measurement.running import TOLERANCE, relative_error
 from ssd_aot.problems import Problem, make_problem
-from ssd_aot.running import TOLERANCE, relative_error
 from ssd_aot.signatures import Signature
 
 SUPER = signature()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from device_candidates import few_candidates, given_candidates, target_here
 
-from ssd_aot.crews import LocalCrew
+from ssd_aot.compilation.crews import LocalCrew
 from ssd_aot.tuning.compiled_candidates import CompiledCandidates
 from ssd_aot.tuning.host import gpus_here, measure_candidates
 from ssd_aot.tuning.record_text import read_record

@@ -13,12 +13,12 @@ import torch
 from engine_modules import engine_folder, importable
 from signature_builders import signature
 
-from ssd_aot.contestants import row_call, rows_call
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.mamba_ssm import OPERATION as ROWS
 from ssd_aot.engines.sglang import OPERATION as ROW
+from ssd_aot.measurement.contestants import row_call, rows_call
+from ssd_aot.measurement.running import relative_error
 from ssd_aot.problems import make_problem
-from ssd_aot.running import relative_error
 from ssd_aot.targets import target
 
 ENGINES = {"mamba_ssm": (ROWS, rows_call), "sglang": (ROW, row_call)}

@@ -12,7 +12,7 @@ from signature_builders import signature
 
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.serving_calls import MeasuredEngine, check_batches
-from ssd_aot.running import judge_results
+from ssd_aot.measurement.running import judge_results
 from ssd_aot.targets import target
 from ssd_aot.triton_compat.forcing import tuner_of
 from ssd_aot.tuning.poison import PoisonedMemory

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts, check_host, choose_target
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.code_agreement import code_findings
-from ssd_aot.completeness import RequiredLaunch, RequiredPlan, completeness
 from ssd_aot.errors import BundleError
-from ssd_aot.findings import Finding, Report
+from ssd_aot.verification.code_agreement import code_findings
+from ssd_aot.verification.completeness import RequiredLaunch, RequiredPlan, completeness
+from ssd_aot.verification.findings import Finding, Report
 
 __all__ = ["HostFacts", "RequiredLaunch", "RequiredPlan", "verify"]
 

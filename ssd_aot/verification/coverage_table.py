@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from ssd_aot.axes import AXES
-from ssd_aot.coverage import Coverage, SignatureCoverage
 from ssd_aot.tables import WIDTH, fits, table
+from ssd_aot.verification.coverage import Coverage, SignatureCoverage
 
 SHOWN_GAPS = 20
 """How many uncovered signatures a terminal shows; the JSON form has them all."""

@@ -19,7 +19,7 @@ from ssd_aot.bundle.elf import cubin_architecture, same_architecture
 from ssd_aot.bundle.manifest import CodeObject, TargetEntry, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError
-from ssd_aot.findings import Finding
+from ssd_aot.verification.findings import Finding
 
 _MEND = "build the bundle anew"
 _THREADS_A_WARP = 32

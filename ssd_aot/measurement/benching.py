@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.contestants import Contestant, contestants
 from ssd_aot.errors import HostError
+from ssd_aot.measurement.contestants import Contestant, contestants
 from ssd_aot.problems import make_problem
 from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
@@ -159,7 +159,7 @@ def _host_times(entered: Sequence[Contestant]) -> dict[str, Timing]:
     return {name: Timing.of(values) for name, values in times.items()}
 
 
-def _device_time(call: Callable[[], None]) -> Timing:
+def _device_time(call: Callable[[], object]) -> Timing:
     graph = torch.cuda.CUDAGraph()
     call()
     torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd_aot.bundle.choosing import BUILTIN
 from ssd_aot.bundle.manifest import Manifest, VariantEntry
-from ssd_aot.completeness import RequiredPlan
+from ssd_aot.verification.completeness import RequiredPlan
 
 Needs = Mapping[tuple[str, str], frozenset[str]]
 """The identities of the launches that (target, signature id) needs."""
@@ -73,7 +73,7 @@ class Coverage:
 
     def lines(self) -> list[str]:
         """For a terminal (see `coverage_table`)."""
-        from ssd_aot.coverage_table import coverage_lines
+        from ssd_aot.verification.coverage_table import coverage_lines
 
         return ["", *coverage_lines(self), ""]
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.findings import Finding
 from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, FormRule
 from ssd_aot.problems import Problem, Results, make_problem
@@ -19,6 +18,7 @@ from ssd_aot.runtime.loading import LoadedBundle, load
 from ssd_aot.signatures import Signature
 from ssd_aot.sources.batches import lengths_in_segments, lengths_of
 from ssd_aot.sources.builtin import enumerate_launches
+from ssd_aot.verification.findings import Finding
 
 TOLERANCE = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 5e-5}
 """Largest relative error, norm of the difference over norm of the reference. The weights of the

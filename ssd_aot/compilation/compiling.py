@@ -9,8 +9,9 @@ from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
 
-from ssd_aot.build_cache import BuildCache, entry_key
 from ssd_aot.bundle.manifest import Toolchain
+from ssd_aot.compilation.build_cache import BuildCache, entry_key
+from ssd_aot.compilation.workers import WorkerDied, work_off
 from ssd_aot.errors import SsdAotError
 from ssd_aot.launches import Variant
 from ssd_aot.progress import Progress
@@ -26,7 +27,6 @@ from ssd_aot.triton_compat import (
     toolchain,
     warm_up,
 )
-from ssd_aot.workers import WorkerDied, work_off
 from ssd_aot.writing import NO_ROOM, write_error
 
 _DIED = "the process that compiled it was killed: out of memory, or a crash of the compiler"

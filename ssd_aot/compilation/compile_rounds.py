@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ssd_aot.build_cache import BuildCache
 from ssd_aot.candidates import NARROWEST
-from ssd_aot.compiling import Compiled, CompileResult, CompileTask, DoesNotFit, Failure, compile_all
+from ssd_aot.compilation.build_cache import BuildCache
+from ssd_aot.compilation.compiling import (
+    Compiled,
+    CompileResult,
+    CompileTask,
+    DoesNotFit,
+    Failure,
+    compile_all,
+)
 from ssd_aot.launches import Configuration, Variant
 from ssd_aot.progress import Progress
 from ssd_aot.sources.builtin import kernel_reference

@@ -8,9 +8,9 @@ from typing import Any
 
 from ssd_aot.bundle.manifest import FORMAT, CodeObject, Manifest, VariantEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.coverage import coverage
-from ssd_aot.coverage_table import coverage_lines
 from ssd_aot.tables import cut, field, table
+from ssd_aot.verification.coverage import coverage
+from ssd_aot.verification.coverage_table import coverage_lines
 
 
 def describe(bundle: Bundle) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ssd_aot.calling import WorkerGone, pack, perform, result_of
+from ssd_aot.compilation.calling import WorkerGone, pack, perform, result_of
 
 _END_S = 5.0
 """How long a process gets between being asked to end and being killed."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ssd_aot.threads import limit_threads
+from ssd_aot.compilation.threads import limit_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -9,10 +9,7 @@ from dataclasses import replace
 from ssd_aot.bundle.choosing import BUILTIN, DeviceFacts
 from ssd_aot.bundle.pin import pinned_digest
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.completeness import RequiredPlan
-from ssd_aot.coverage import coverage
 from ssd_aot.errors import BundleError, HostError, SpecError, SsdAotError, UsageError
-from ssd_aot.findings import Finding, Report
 from ssd_aot.fuzzing.checking import Fuzzing, fuzzed
 from ssd_aot.layouts import FormRule
 from ssd_aot.operation import launch_abi
@@ -21,7 +18,10 @@ from ssd_aot.runtime import driver
 from ssd_aot.sources import require_source
 from ssd_aot.spec import Spec, load_spec, resolve_spec
 from ssd_aot.targets import Target, target, target_for_device
-from ssd_aot.verifying import HostFacts, verify
+from ssd_aot.verification.completeness import RequiredPlan
+from ssd_aot.verification.coverage import coverage
+from ssd_aot.verification.findings import Finding, Report
+from ssd_aot.verification.verifying import HostFacts, verify
 
 
 def check_bundle(
@@ -159,6 +159,6 @@ def _run(bundle: Bundle, report: Report, run: bool) -> Sequence[Finding]:
             wanted="a GPU that the bundle serves",
             mend="run this on the target GPU, or leave --run out",
         )
-    from ssd_aot.running import run_signatures
+    from ssd_aot.measurement.running import run_signatures
 
     return list(run_signatures(bundle, on_progress=ProgressPrinter()))

@@ -8,8 +8,8 @@ from typing import Any
 
 from ssd_aot.bundle.manifest import Manifest
 from ssd_aot.bundle.needs import unmet
-from ssd_aot.findings import Finding
 from ssd_aot.launches import Launch
+from ssd_aot.verification.findings import Finding
 
 _REBUILD = "ssd-aot build with this spec"
 
