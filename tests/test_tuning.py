@@ -14,16 +14,15 @@ import pytest
 from click.testing import CliRunner
 from torch import Tensor
 from tuning_builders import (
+    FAULTS,
     H200,
     SESSION,
     FakeMeasure,
     Fault,
     a_crash,
     compiled,
-    half_written,
     launch_of,
     nan_in_one_row,
-    other_bits_each_call,
     small,
 )
 
@@ -75,15 +74,7 @@ def offered(made: CompiledCandidates, kernel: str) -> tuple[Configuration, ...]:
     return launch_of(made, kernel).planned.candidates
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (nan_in_one_row, "outputs off by nan"),
-        (half_written, "outputs off by nan"),
-        (other_bits_each_call, "other bits at the second run"),
-        (a_crash, "did not run: CUDA error: an illegal memory access"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_the_fastest_candidate_does_not_win_when_it_is_wrong(
     made: CompiledCandidates, tmp_path: Path, fault: Fault, reason: str
 ) -> None:

@@ -22,7 +22,7 @@ from engine_tuning_builders import (
     tried,
     tune,
 )
-from tuning_builders import Fault, a_crash, half_written, nan_in_one_row, other_bits_each_call
+from tuning_builders import FAULTS, Fault, a_crash, nan_in_one_row
 
 from ssd_aot.engines.tuner import record_at
 from ssd_aot.errors import UsageError
@@ -59,15 +59,7 @@ def out(tmp_path: Path) -> Path:
 # Right before fast
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (nan_in_one_row, "outputs off by nan"),
-        (half_written, "outputs off by nan"),
-        (other_bits_each_call, "other bits at the second run"),
-        (a_crash, "did not run: CUDA error: an illegal memory access"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_the_fastest_candidate_does_not_win_when_it_is_wrong(
     two_keys: Planned, out: Path, fault: Fault, reason: str
 ) -> None:

@@ -103,6 +103,15 @@ def a_crash(out: Tensor, calls: int) -> None:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
+FAULTS = (
+    (nan_in_one_row, "outputs off by nan"),
+    (half_written, "outputs off by nan"),
+    (other_bits_each_call, "other bits at the second run"),
+    (a_crash, "did not run: CUDA error: an illegal memory access"),
+)
+"""What a candidate does wrong, and what the record says of it."""
+
+
 @dataclass
 class ReferenceExecutor:
     """Writes the reference's results, then lets the faults of its variants spoil them.
