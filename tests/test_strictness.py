@@ -83,6 +83,12 @@ def test_verify_without_the_engine_tells_of_the_gap_too(
     assert "launches that" in " ".join(ended.stdout.split())
 
 
+def test_verify_runs_no_engines_kernels_and_says_so(engine_bundle: Path) -> None:
+    ended = ssd_aot("verify", engine_bundle, "--run")
+
+    assert "an engine's kernels run in the engine alone" in " ".join(ended.stdout.split())
+
+
 RANK = """\
 import sys, time
 import torch.distributed as dist

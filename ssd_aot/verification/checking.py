@@ -149,6 +149,8 @@ def _device() -> DeviceFacts | None:
 def _run(bundle: Bundle, report: Report, run: bool) -> Sequence[Finding]:
     if not run:
         return [Finding("not checked", "results", "signatures were not run (--run)")]
+    if bundle.manifest.triton is not None:
+        return [Finding("not checked", "results", "an engine's kernels run in the engine alone")]
     if not report.passed:
         return [Finding("not checked", "results", "not run: the checks above failed")]
     if _device() is None:
