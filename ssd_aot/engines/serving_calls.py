@@ -12,8 +12,7 @@ from torch import Tensor
 from ssd_aot.engines.engine import Engine
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.batches import lengths_of
-from ssd_aot.tuning.workloads import DECODE_TOKENS
+from ssd_aot.sources.batches import DECODE_TOKENS, lengths_of
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ MOST_TOKENS = 2**18
 LONGEST_TOKENS = 700
 """Long enough for two segments and eleven chunks; the reference steps through every token."""
 
+DECODE_TOKENS = (1, 3)
+"""Decode tokens ahead of a judged prefill's rows: odd counts leave dt without alignment."""
+
 LONGEST_IN_SEGMENTS = 2**14
 """More tokens than that the reference is not made to step through for the sake of long segments."""
 

@@ -11,7 +11,7 @@ from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
 from ssd_aot.problems import Problem, Results, make_problem
 from ssd_aot.signatures import Signature
-from ssd_aot.sources.batches import lengths_of
+from ssd_aot.sources.batches import DECODE_TOKENS, lengths_of
 from ssd_aot.tuning.groups import Call, LayoutKeeper, Member
 
 MANY_TOKENS = 8192
@@ -21,9 +21,6 @@ ROTATED_BYTES = 128 * 2**20
 """Input sets together exceed this where `MOST_SETS` of them do: over twice the L2 of the GPUs here
 (50 MB on H100 and H200, 126 MB on B200 as its own two halves)."""
 FEWEST_SETS, MOST_SETS = 3, 6
-
-DECODE_TOKENS = (1, 3)
-"""Decode tokens ahead of the prefill's rows: odd counts leave dt without alignment."""
 
 
 @dataclass(frozen=True)
