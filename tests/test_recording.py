@@ -132,6 +132,19 @@ def test_the_program_s_exit_code_is_kept_and_the_recording_written(tmp_path: Pat
     assert load_spec([out]).recording == Recording()
 
 
+def test_of_a_program_without_a_kernel_nothing_is_built(tmp_path: Path) -> None:
+    out = tmp_path / "empty.yaml"
+
+    ended = python(*command("record", "--out", out, "--", sys.executable, "-c", "pass")[1:])
+    refused = built(out, tmp_path / "bundle", "--gpu", "h200")
+
+    assert ended.returncode == 0
+    assert "the program ran no Triton kernel" in ended.stderr
+    assert refused.returncode != 0
+    assert "the recording holds no launch" in refused.stderr
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_a_server_that_is_told_to_end_is_ended_and_recorded(tmp_path: Path) -> None:
     out, ready = tmp_path / "r.yaml", tmp_path / "ready"
     sleeper = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"

@@ -35,6 +35,8 @@ def record(out: Path, command: tuple[str, ...]) -> None:
         f"{out}: {len(found.kernels)} kernels in {len(found.launches)} launches, "
         f"{len(found.tunings)} tunings, {len(found.left_out)} kernels left out"
     )
+    if not found.launches:
+        click.echo("the program ran no Triton kernel: no bundle can be built of this", err=True)
     if run.code:
         click.echo(f"the program ended with exit code {run.code}", err=True)
     sys.exit(run.code)

@@ -45,6 +45,14 @@ def build_engine(
     without results. Raises as `building.build`, and `HostError` where the engine is not installed.
     """
     recording = spec.recording
+    if recording is not None and not recording.launches:
+        raise SpecError(
+            "the recording holds no launch",
+            where=spec.place("source"),
+            found="0 launches, as of a program that ran no Triton kernel",
+            wanted="what the program compiled or loaded while it served",
+            mend="record it while it serves requests of every kind",
+        )
     version = "" if recording else require_installed(spec.source, spec.place("source"))
     _check_one_model_an_architecture(targets)
     place, out = out, check_destination(out)

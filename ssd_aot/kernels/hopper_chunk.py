@@ -7,6 +7,10 @@ waits for it at once:
 - the next chunk is copied while this one is worked on, into the other of two sets of tiles;
 - scores C B^T and C S run on the tensor cores while the next chunk is asked for;
 - outputs are stored while the state's product runs.
+
+Of a chunk, `terms` are its cums, `plane` is how far behind them its u lie (see `decay`), and
+`total` is its last cum. Tiles lie in shared memory, layouts are named `_tile` where they are those
+of one. Four warps, 128 threads; inputs and outputs are two bytes wide.
 """
 
 import triton.experimental.gluon.language as gl
@@ -117,7 +121,10 @@ def chunk(
     state_layout: gl.constexpr,
 ):
     """One chunk, whose tiles were asked for before: asks for the next one's, writes its outputs,
-    returns the state after it and log2 of the next one's decay."""
+    returns the state after it and the next one's `total`, which is this one's after the last.
+
+    `state` is (BLOCK_P, DSTATE) in float32. Scores are (CHUNK, CHUNK), outputs (CHUNK, BLOCK_P).
+    """
     element: gl.constexpr = x.dtype.element_ty
     y_operand: gl.constexpr = gl.DotOperandLayout(0, y_layout, 2)
     state_operand: gl.constexpr = gl.DotOperandLayout(0, state_layout, 2)

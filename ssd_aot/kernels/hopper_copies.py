@@ -26,6 +26,7 @@ def slab_rows(columns):
 
 @constexpr_function
 def slab_layout(columns):
+    """A slab with sixteen bytes a thread and whole rows a warp."""
     return gl.BlockedLayout([1, 8], [256 // columns, columns // 8], [4, 1], [1, 0])
 
 
@@ -42,7 +43,8 @@ def copy_rows(
     ROWS: gl.constexpr,
     COLUMNS: gl.constexpr,
 ):
-    """Ask for ROWS rows from token `position` on, zeros from token `end` and column `columns`.
+    """Ask for ROWS rows from token `position` on, zeros from token `end` and column `columns`: what
+    the mask leaves out is a PTX `cp.async` of no source bytes, which fills with zeros.
 
     Slab by slab, so that a thread keeps one address and steps from slab to slab.
     """

@@ -70,7 +70,11 @@ def scan(
     BY_HAND: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Grid and arguments of `scan.scan`."""
+    """Grid and arguments of `scan.scan`; of z and PRECISION nothing is used.
+
+    Chunks take turns with two sets of tiles, each set a name: where one is indexed, the compiler
+    cannot tell the sets apart and synchronises what need not be.
+    """
     gl.static_assert(not HAS_Z, "the gate is not part of this kernel")
     PARTS: gl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
     P_MASKED: gl.constexpr = HEADDIM % BLOCK_P != 0

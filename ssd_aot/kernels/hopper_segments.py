@@ -43,7 +43,8 @@ def copy_chunk(
     CHUNK: gl.constexpr,
     BLOCK_P: gl.constexpr,
 ):
-    """Ask for the chunk at `position`, of which nothing is left from `end` on."""
+    """Ask for the chunk at `position`, of which nothing is left from `end` on. An empty group is
+    committed as well, so that as many follow each chunk's."""
     if position + CHUNK <= end:
         copy_rows(B_tile, B, position, end, B_token, DSTATE, False, False, CHUNK, DSTATE)
         copy_rows(x_tile, x, position, end, x_token, columns, False, P_MASKED, CHUNK, BLOCK_P)
@@ -98,8 +99,8 @@ def segment_states(
     BY_HAND: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Grid and arguments of `segments.segment_states`, SEGMENT not 0; BUFFERS chunks are in flight
-    or in use."""
+    """Grid and arguments of `segments.segment_states`, SEGMENT not 0; BUFFERS chunks, two or more,
+    are in flight or in use. Tokens behind the end have a time step of 0, and so a weight of 0."""
     if PDL:
         let_next_start()
     PARTS: gl.constexpr = (HEADDIM + BLOCK_P - 1) // BLOCK_P
@@ -176,6 +177,7 @@ def segment_states(
     totals = totals_row.load(gl.SliceLayout(0, terms_layout))
     behind = gl.sum(gl.where(later[None, :] > chunk[:, None], totals[None, :], 0.0), 1)
     w = gl.exp2((total[:, None] - u) + behind[:, None])
+    # Stored as one tile of all chunks; read a row at a time, which only a flat layout can index.
     reinterpret(
         w_rows, gl.float32, [CHUNKS, CHUNK], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     ).store(w)
