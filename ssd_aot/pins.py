@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from ssd_aot.documents import nearest
 from ssd_aot.errors import SpecError
 from ssd_aot.launches import Configuration
 from ssd_aot.spec import Spec
@@ -15,6 +16,16 @@ def pinned_candidates(
     """The candidates that the pin of that name leaves, all where there is none. Raises SpecError
     for a pin that leaves none."""
     pin = spec.pinned(name)
+    parameters = list(dict.fromkeys(option for c in every for option in c.to_json()))
+    for option in pin:
+        if option not in parameters:
+            raise SpecError(
+                "no candidate has this parameter",
+                where=spec.place(f"pin.{name}"),
+                found=option,
+                wanted=", ".join(parameters),
+                mend=nearest(option, parameters) or "pin one of these, or drop the pin",
+            )
     left = tuple(c for c in every if all(c.to_json().get(k) == v for k, v in pin.items()))
     if not left:
         raise SpecError(

@@ -123,6 +123,7 @@ def test_a_pin_leaves_the_candidates_that_have_it(tmp_path: Path) -> None:
 
 PINS = {
     "no such value": ("decay: {BLOCK_H: 33}", "the pin matches no candidate"),
+    "a misspelt parameter": ("decay: {BLOK_H: 32}", "no candidate has this parameter"),
     "no such kernel": ("decoy: {BLOCK_H: 32}", "the pin names no kernel of the plan"),
 }
 
@@ -136,6 +137,13 @@ def test_a_pin_that_fits_nothing_is_refused_with_its_line(case: str, tmp_path: P
 
     assert "spec.yaml:6" in caught.value.where
     assert caught.value.exit_code == 2
+
+
+def test_a_misspelt_pin_is_told_the_nearest_parameter(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        planned(tmp_path, TINY + "pin:\n  decay: {BLOK_H: 32}\n")
+
+    assert caught.value.mend == "write BLOCK_H"
 
 
 def test_the_terminal_form_is_short_however_many_signatures_there_are() -> None:
