@@ -17,7 +17,7 @@ class BuildReport:
     `unchanged` means that the bundle was there already and was left as it is. `reproducible` is
     false where this host kept ptxas from choosing the same registers each time; `records` counts
     the choices that came from each tuning record's file. `notes` say what a build could not
-    settle."""
+    settle, and `before` is the digest of the bundle that was there."""
 
     path: Path
     manifest: Manifest
@@ -30,6 +30,12 @@ class BuildReport:
     reproducible: bool = True
     records: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    before: str = ""
+
+    @property
+    def replaced(self) -> str:
+        """The digest of another bundle whose place this one took, or nothing."""
+        return "" if self.before == self.manifest.digest else self.before
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -49,6 +55,7 @@ class BuildReport:
             "dropped": list(self.dropped),
             "failures": list(self.failures),
             "notes": list(self.notes),
+            "replaced": self.replaced,
         }
 
     def __str__(self) -> str:
@@ -68,5 +75,6 @@ class BuildReport:
                 f"{self.path}: {'complete' if facts['complete'] else 'INCOMPLETE'}, {made}",
                 *([together] if len(together) <= WIDTH else [held, *(f"  {t}" for t in tuned)]),
                 f"  digest {facts['digest']}",
+                *([f"  replaces the bundle {self.replaced[:12]}…"] if self.replaced else []),
             )
         )

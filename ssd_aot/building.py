@@ -13,7 +13,7 @@ import ssd_aot
 from ssd_aot.build_report import BuildReport
 from ssd_aot.bundle.manifest import Manifest, Needs, Source, TargetEntry, Tuning, VariantEntry
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.bundle.writer import BundleWriter, check_destination
+from ssd_aot.bundle.writer import BundleWriter, check_destination, digest_there
 from ssd_aot.candidates import candidates
 from ssd_aot.compilation.build_cache import BuildCache
 from ssd_aot.compilation.compile_rounds import Rounds, compile_first_fitting, dropped_sentences
@@ -61,6 +61,7 @@ def build(
         if require_tuned:
             refuse_untuned([(entry.name, entry.tuning) for entry in present.variants])
         return BuildReport(place, present, 0, 0, 0.0, (), (), unchanged=True)
+    before = digest_there(out)
     for target in targets:
         check_ptxas(target)
     # Imported here: tracing needs torch, which a build with nothing to do can spare.
@@ -99,6 +100,7 @@ def build(
         failures=failures,
         reproducible=rounds.reproducible,
         records=_origins(choices.values()),
+        before=before,
     )
 
 

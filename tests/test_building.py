@@ -74,6 +74,17 @@ def test_several_gpus_make_one_bundle_in_the_default_place(
     assert ssd_aot("verify", "dist/h200+h100").exit_code == 0
 
 
+def test_a_build_in_another_bundles_place_says_which_it_replaces(tmp_path: Path) -> None:
+    place = tmp_path / "b"
+    first = built("--gpu", "b200", "--spec", write_spec(tmp_path, SHORT), "--out", place)
+    again = built("--gpu", "b200", "--spec", write_spec(tmp_path, SHORT), "--out", place)
+
+    other = ssd_aot("build", "--gpu", "h200", "--spec", tmp_path / "spec.yaml", "--out", place)
+
+    assert first["replaced"] == again["replaced"] == ""
+    assert f"replaces the bundle {first['digest'][:12]}" in other.stdout
+
+
 def test_a_build_with_nothing_to_do_ends_at_once(three_targets: Path) -> None:
     spec = three_targets.parent / "tiny.yaml"
     before = three_targets.stat()

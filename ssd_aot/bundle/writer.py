@@ -49,6 +49,14 @@ def check_destination(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
+def digest_there(folder: Path) -> str:
+    """The digest of the bundle that is there, as its checksum file says; nothing where none is."""
+    try:
+        return (folder / CHECKSUM_FILE).read_text(encoding="ascii").partition(" ")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 class BundleWriter:
     """Collects a bundle's files and writes them all at once; until then nothing is on the disk."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ssd_aot.build_report import BuildReport
-from ssd_aot.bundle.writer import check_destination
+from ssd_aot.bundle.writer import check_destination, digest_there
 from ssd_aot.compilation.build_cache import BuildCache
 from ssd_aot.engines.bundling import BuiltTarget, write_bundle
 from ssd_aot.engines.engine import require_installed
@@ -56,6 +56,7 @@ def build_engine(
     version = "" if recording else require_installed(spec.source, spec.place("source"))
     _check_one_model_an_architecture(targets)
     place, out = out, check_destination(out)
+    before = digest_there(out)
     for target in targets:
         check_ptxas(target)
     signatures = () if recording else reached_signatures(spec)
@@ -114,6 +115,7 @@ def build_engine(
             str(one.choice.origin) for rounds in every for one in rounds.built if one.choice.origin
         ).items())),
         notes=tuple(notes),
+        before=before,
     )  # fmt: skip
 
 
