@@ -21,7 +21,7 @@ from ssd_aot.engines.groups import TuningGroup, function_name, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.reaching import reached_signatures
 from ssd_aot.engines.serving_calls import ServingBatch
-from ssd_aot.engines.tuner import record_at, tune_groups
+from ssd_aot.engines.tuner import tune_groups
 from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.launches import Configuration
 from ssd_aot.problems import Problem, Results
@@ -30,7 +30,7 @@ from ssd_aot.targets import target
 from ssd_aot.triton_compat import toolchain
 from ssd_aot.tuning.attempts import Clock
 from ssd_aot.tuning.choices import RecordFile
-from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.record_text import read_record, record_at
 from ssd_aot.tuning.records import Entry, Record, Session
 from ssd_aot.tuning.tune_report import TuneReport
 

@@ -24,11 +24,10 @@ from engine_tuning_builders import (
 )
 from tuning_builders import FAULTS, Fault, a_crash, nan_in_one_row
 
-from ssd_aot.engines.tuner import record_at
 from ssd_aot.errors import UsageError
 from ssd_aot.tuning.attempts import Clock, DeviceLost
 from ssd_aot.tuning.poison import PoisonedMemory
-from ssd_aot.tuning.record_text import read_record
+from ssd_aot.tuning.record_text import read_record, record_at
 from ssd_aot.tuning.records import Trial
 
 PRUNED = "fixture_engine.operation:pruned"

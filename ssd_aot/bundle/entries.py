@@ -108,6 +108,12 @@ class TargetEntry:
     walk_programs: int
     walk_tokens: int
 
+    @property
+    def compute_capability(self) -> int:
+        """As `Target.compute_capability`."""
+        major, minor = self.capability
+        return major * 10 + minor
+
     @classmethod
     def of(cls, target: Target, walk_programs: int = 0, walk_tokens: int = 0) -> TargetEntry:
         """A target with its rule of forms, which is for builtin kernels: an engine's have none."""

@@ -16,7 +16,7 @@ from ssd_aot.launches import Configuration
 from ssd_aot.problems import Problem, Results
 from ssd_aot.targets import Target
 from ssd_aot.triton_compat.forcing import force_choice, refusing_to_tune
-from ssd_aot.tuning.device_measuring import check_device
+from ssd_aot.tuning.device_measuring import check_device, is_usable
 from ssd_aot.tuning.poison import PoisonedMemory
 from ssd_aot.tuning.replaying import launched_us, replayed_us, rounds_for, warm
 
@@ -88,9 +88,4 @@ class EngineDevice:
         return launched_us(calls, rounds, self.device)
 
     def usable(self) -> bool:
-        try:
-            torch.cuda.synchronize(self.device)
-            torch.zeros(1, device=self.device).item()
-        except RuntimeError:
-            return False
-        return True
+        return is_usable(self.device)

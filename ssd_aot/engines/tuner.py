@@ -15,12 +15,11 @@ from pathlib import Path
 from ssd_aot.engines.groups import TuningGroup
 from ssd_aot.engines.trials import EngineMeasure, GroupTrials
 from ssd_aot.engines.tuning_plan import PlannedGroup
-from ssd_aot.errors import UsageError
 from ssd_aot.launches import Configuration
 from ssd_aot.progress import Progress
 from ssd_aot.tuning.attempts import Attempts, BudgetSpent, Clock, Setting
 from ssd_aot.tuning.journal import Journal
-from ssd_aot.tuning.record_text import read_record, write_record
+from ssd_aot.tuning.record_text import write_record
 from ssd_aot.tuning.records import Entry, Record, Session
 from ssd_aot.tuning.tune_report import TuneReport
 from ssd_aot.tuning.winning import by_score
@@ -193,17 +192,3 @@ class _Search:
         remaining = elapsed / self._done * (self._total - self._done)
         failed = self.setting.failed
         on_progress(Progress(self._done, self._total, failed, elapsed, remaining, "measured"))
-
-
-def record_at(out: Path, gpu: str, source: str) -> Record:
-    """The record there, or a new one. Raises `UsageError` for that of another GPU or source."""
-    record = read_record(out) if out.exists() else Record(gpu, source)
-    if (record.gpu, record.source) != (gpu, source):
-        raise UsageError(
-            "this record is another's",
-            where=str(out),
-            found=record.name,
-            wanted=f"{gpu}.{source}",
-            mend="write to another file",
-        )
-    return record

@@ -19,7 +19,7 @@ from ssd_aot.engines.engine import ENGINES, engine, require_installed
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
 from ssd_aot.engines.serving_calls import MeasuredEngine
-from ssd_aot.engines.tuner import record_at, tune_groups
+from ssd_aot.engines.tuner import tune_groups
 from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.errors import BundleError, HostError, UsageError
 from ssd_aot.launches import Configuration
@@ -33,6 +33,7 @@ from ssd_aot.triton_compat import same_toolchain, toolchain
 from ssd_aot.tuning.attempts import Clock, DeviceLost
 from ssd_aot.tuning.device_measuring import check_device, driver_version
 from ssd_aot.tuning.host import gpus_here
+from ssd_aot.tuning.record_text import record_at
 from ssd_aot.tuning.records import Session
 from ssd_aot.tuning.tune_report import TuneReport
 from ssd_aot.tuning.tuner import now

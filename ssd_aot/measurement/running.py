@@ -48,7 +48,9 @@ def run_signatures(
     reference long, run where their launches have not run before. One finding a failed signature,
     and one with the largest errors of those that passed.
     """
-    rule = load_builtin(bundle, device).rule_on(device)
+    loaded = load(bundle.path, devices=[device], warm=True)
+    assert isinstance(loaded, LoadedBundle), "an engine's kernels run in the engine alone"
+    rule = loaded.rule_on(device)
     judged: set[Launch] = set()
     worst: dict[str, Judgement] = {}
     passed = 0
@@ -88,13 +90,6 @@ def run_signatures(
         "ok" if passed == total else "failed", "results",
         f"{passed} of {total} signatures right on {name}; largest relative errors: {errors}",
     )  # fmt: skip
-
-
-def load_builtin(bundle: Bundle, device: int) -> LoadedBundle:
-    """The bundle in service on `device`, warm."""
-    loaded = load(bundle.path, devices=[device], warm=True)
-    assert isinstance(loaded, LoadedBundle), "an engine's kernels run in the engine alone"
-    return loaded
 
 
 def _unjudged_segments(

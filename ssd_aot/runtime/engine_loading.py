@@ -115,19 +115,11 @@ def load_engine(
     SERVICE.start(served, strict=strict or strict_by_environment())
     install()
     # What Triton's first look-up would work out: here no request waits for it.
-    ready_for_look_ups(_architectures(bundle))
+    ready_for_look_ups({target.compute_capability for target in bundle.manifest.targets})
     # One that is not whole is accepted by this call alone.
     if not os.environ.get(BUNDLE) and bundle.manifest.complete:
         os.environ[BUNDLE] = os.path.realpath(named or bundle.path)
     return LoadedEngineBundle(bundle)
-
-
-def _architectures(bundle: Bundle) -> set[int]:
-    """Of the bundle's targets, as Triton numbers them: 90 for sm_90a."""
-    return {
-        int("".join(digit for digit in target.arch if digit.isdigit()))
-        for target in bundle.manifest.targets
-    }
 
 
 def _take_version(bundle: Bundle) -> None:

@@ -164,7 +164,7 @@ def _argument(wanted: Argument, held: Argument | None) -> Iterator[Difference]:
 
 def _architecture(manifest: Manifest, target: str, asked: Asked) -> Iterator[Difference]:
     (entry,) = (one for one in manifest.targets if one.name == target)
-    number = entry.capability[0] * 10 + entry.capability[1]
+    number = entry.compute_capability
     if asked.arch and asked.arch != number:
         yield Difference("architecture", "", f"sm_{asked.arch}", f"sm_{number} ({target})")
 

@@ -76,7 +76,7 @@ def compile_variant(function: Any, variant: Variant, target: Target) -> Compiled
     OSError (a full disk) and MemoryError pass through: they say nothing about the variant.
     """
     signature = _signature(function, variant)
-    number = target.capability[0] * 10 + target.capability[1]
+    number = target.compute_capability
     options = launch_options(variant, number)
     gpu = GPUTarget("cuda", number, 32)
     try:

@@ -10,7 +10,6 @@ import triton
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.build import platform_key
 from triton.runtime.cache import get_cache_key
 from triton.runtime.driver import driver
@@ -19,7 +18,8 @@ from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.errors import BuildError
 from ssd_aot.triton_compat.cache_entries import launch_source
 from ssd_aot.triton_compat.compilation import launch_options, warm_up
-from ssd_aot.triton_compat.kernel import kernel_function, loaded_module
+from ssd_aot.triton_compat.forcing import tuner_of
+from ssd_aot.triton_compat.kernel import kernel_function
 from ssd_aot.triton_compat.specialisation import describe_argument
 
 
@@ -77,10 +77,7 @@ def preload_tuning(kernel: str, stored: dict[str, Any]) -> None:
     Triton's own look-up holds it against the candidates that there are now. Those of a tuner that
     prunes are known with a launch alone: its look-up is left to the first.
     """
-    module, _, name = kernel.partition(":")
-    found: Any = getattr(loaded_module(module), name, None)
-    while found is not None and not isinstance(found, Autotuner):
-        found = getattr(found, "fn", None)
+    found = tuner_of(kernel)
     if found is None or found.early_config_prune or found.perf_model:
         return
     key = tuple(stored["key"])

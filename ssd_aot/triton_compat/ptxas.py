@@ -32,7 +32,7 @@ _PATH_VARIABLES = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 
 def check_ptxas(target: Target) -> None:
     """Raises HostError when the ptxas that Triton will run is missing or too old for `target`."""
-    number = target.capability[0] * 10 + target.capability[1]
+    number = target.compute_capability
     tool = _ptxas_for(number)
     wanted = _FIRST_RELEASE.get(number)
     found = tuple(int(part) for part in tool.version.split("."))

@@ -90,12 +90,7 @@ class DeviceMeasure:
         return replayed_us(calls, rounds_for(counts.tokens, layout.nheads), self.device)
 
     def usable(self) -> bool:
-        try:
-            torch.cuda.synchronize(self.device)
-            torch.zeros(1, device=self.device).item()
-        except RuntimeError:
-            return False
-        return True
+        return is_usable(self.device)
 
     def _function(self, code: CodeObject) -> int:
         if code.sha256 not in self._functions:
@@ -104,6 +99,16 @@ class DeviceMeasure:
                     self._cubins[code.sha256], code.function, code.shared_bytes
                 )
         return self._functions[code.sha256]
+
+
+def is_usable(device: torch.device) -> bool:
+    """Whether the device still carries out work, which a candidate can have ended."""
+    try:
+        torch.cuda.synchronize(device)
+        torch.zeros(1, device=device).item()
+    except RuntimeError:
+        return False
+    return True
 
 
 def open_device(target: Target, cubins: Mapping[str, bytes], index: int) -> OpenedDevice:

@@ -61,6 +61,21 @@ def read_record(path: Path) -> Record:
         raise _unreadable(str(path), str(error)) from error
 
 
+def record_at(out: Path, gpu: str, source: str, *, else_of: str = "another's") -> Record:
+    """The record there, or a new one. Raises `UsageError`, which says whose it is in the words of
+    `else_of`, for that of another GPU or source."""
+    record = read_record(out) if out.exists() else Record(gpu, source)
+    if (record.gpu, record.source) != (gpu, source):
+        raise UsageError(
+            f"this record is {else_of}",
+            where=str(out),
+            found=record.name,
+            wanted=f"{gpu}.{source}",
+            mend="write to another file",
+        )
+    return record
+
+
 def to_text(made: Record) -> str:
     sessions = {entry.session.id: entry.session for entry in made.entries}
     head = {"format": FORMAT, "gpu": made.gpu, "source": made.source}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ssd_aot.errors import UsageError
 from ssd_aot.progress import Progress
 from ssd_aot.tuning.attempts import Clock, Setting
 from ssd_aot.tuning.choices import SOURCE
@@ -22,7 +21,7 @@ from ssd_aot.tuning.forms import form_pairs
 from ssd_aot.tuning.groups import calls_of, make_groups
 from ssd_aot.tuning.journal import Journal
 from ssd_aot.tuning.measuring import Measure
-from ssd_aot.tuning.record_text import read_record, write_record
+from ssd_aot.tuning.record_text import read_record, record_at, write_record
 from ssd_aot.tuning.records import Record, Session, merge
 from ssd_aot.tuning.searching import Search
 from ssd_aot.tuning.stations import OwnStation, Station
@@ -70,15 +69,7 @@ def tune_on(
     """
     clock = clock or Clock(budget_s)
     target = candidates.target
-    record = read_record(out) if out.exists() else Record(target.name, SOURCE)
-    if (record.gpu, record.source) != (target.name, SOURCE):
-        raise UsageError(
-            "this record is another GPU's",
-            where=str(out),
-            found=record.name,
-            wanted=f"{target.name}.{SOURCE}",
-            mend="write to another file",
-        )
+    record = record_at(out, target.name, SOURCE, else_of="another GPU's")
     journal = Journal(out, record)
     setting = Setting(journal, clock)
     groups = make_groups(candidates.signatures, candidates.launches)
