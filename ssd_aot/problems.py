@@ -7,8 +7,9 @@ mixer passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -76,37 +77,51 @@ class Problem:
             return self._run_packed(paged)
         return self._run_batch(final_states)
 
+    def call(self, *, paged: bool = False, final_states: bool = True) -> Callable[[], object]:
+        """The bare call that `run` makes, with outputs of its own, to be made again and again."""
+        if self.signature.is_cont_batched:
+            return self._packed_call(_Outputs.of(self, paged))
+        return self._batch_call(final_states)
+
     def _run_packed(self, paged: bool) -> Results:
-        s, out = self.signature, _poisoned(self.x.shape, self.x)
-        cache = slots = None
-        if not s.intermediate_states:
-            count = len(self.lengths)
-            cache = (_paged_states if paged else _states)(s, count + 1, self.x.device)
-            slots = torch.arange(count, 0, -1, dtype=torch.int32, device=self.x.device)
-            _poison(cache)
-        states = ops.mamba_chunk_scan_combined_varlen(
-            self.x, self.dt, self.A, self.B, self.C, s.chunk_size, self.cu_seqlens,
-            self.chunks.ends, self.chunks.last, self.chunks.owner, out, D=self.D, z=self.z,
-            dt_bias=self.dt_bias, initial_states=self.initial_states, dt_softplus=s.dt_softplus,
-            dt_limit=self.dt_limit, return_intermediate_states=s.intermediate_states,
-            state_dtype=self.state_dtype, final_states_out=cache, final_state_indices=slots,
-        )  # fmt: skip
+        outputs = _Outputs.of(self, paged)
+        _poison(outputs.out)
+        if outputs.cache is not None:
+            _poison(outputs.cache)
+        states: Tensor | None = self._packed_call(outputs)()
+        cache, slots = outputs.cache, outputs.slots
         if cache is not None and slots is not None:
             states = cache[slots.long()] if cache.device.type != "meta" else cache
-        return Results(out, states)
+        return Results(outputs.out, states)
+
+    def _packed_call(self, outputs: _Outputs) -> Callable[[], Tensor | None]:
+        s = self.signature
+        return partial(
+            ops.mamba_chunk_scan_combined_varlen,
+            self.x, self.dt, self.A, self.B, self.C, s.chunk_size, self.cu_seqlens,
+            self.chunks.ends, self.chunks.last, self.chunks.owner, outputs.out, D=self.D, z=self.z,
+            dt_bias=self.dt_bias, initial_states=self.initial_states, dt_softplus=s.dt_softplus,
+            dt_limit=self.dt_limit, return_intermediate_states=s.intermediate_states,
+            state_dtype=self.state_dtype, final_states_out=outputs.cache,
+            final_state_indices=outputs.slots,
+        )  # fmt: skip
 
     def _run_batch(self, final_states: bool) -> Results:
+        returned = self._batch_call(final_states)()
+        if isinstance(returned, Tensor):
+            return Results(returned.flatten(0, 1), None)
+        out, states = returned
+        return Results(out.flatten(0, 1), states)
+
+    def _batch_call(self, final_states: bool) -> Callable[[], Tensor | tuple[Tensor, ...]]:
         s = self.signature
-        returned = ops.mamba_ssm.mamba_chunk_scan_combined(
+        return partial(
+            ops.mamba_ssm.mamba_chunk_scan_combined,
             self.x, self.dt, self.A, self.B, self.C, s.chunk_size, D=self.D, z=self.z,
             dt_bias=self.dt_bias, initial_states=self.initial_states, seq_idx=self.seq_idx,
             dt_softplus=s.dt_softplus, dt_limit=self.dt_limit, return_final_states=final_states,
             state_dtype=self.state_dtype,
         )  # fmt: skip
-        if isinstance(returned, Tensor):
-            return Results(returned.flatten(0, 1), None)
-        out, states = returned
-        return Results(out.flatten(0, 1), states)
 
     def reference(self) -> Results:
         """The float64 recurrence's answer, in the form `run` gives."""
@@ -130,6 +145,25 @@ class Problem:
             initial_states=self.initial_states, dt_softplus=self.signature.dt_softplus,
             dt_limit=self.dt_limit, keep_states=keep_states,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """Uninitialised outputs of a packed call: `cache` holds one slot more than sequences, and
+    `slots` are the sequences', shuffled; both None where intermediate states are returned."""
+
+    out: Tensor
+    cache: Tensor | None
+    slots: Tensor | None
+
+    @classmethod
+    def of(cls, problem: Problem, paged: bool) -> _Outputs:
+        s, x, count = problem.signature, problem.x, len(problem.lengths)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if s.intermediate_states:
+            return cls(out, None, None)
+        cache = (_paged_states if paged else _states)(s, count + 1, x.device)
+        return cls(out, cache, torch.arange(count, 0, -1, dtype=torch.int32, device=x.device))
 
 
 def make_problem(
@@ -240,12 +274,6 @@ def _chunks(lengths: Sequence[int], chunk_size: int, device: torch.device) -> Ch
             owner.append(sequence)
         last.append(len(ends) - 2)
     return Chunks(*(_indices(values, device) for values in (ends, last, owner)))
-
-
-def _poisoned(shape: Sequence[int], like: Tensor) -> Tensor:
-    out = torch.empty(shape, dtype=like.dtype, device=like.device)
-    _poison(out)
-    return out
 
 
 def _poison(tensor: Tensor) -> None:

@@ -82,13 +82,13 @@ def mamba_chunk_scan_combined_varlen(
             wanted="both or neither",
             mend="pass the slot of each sequence with the state cache",
         )
-    sequences = cu_seqlens.shape[0] - 1
-    dtype = x.dtype if state_dtype is None else state_dtype
     chunk_states = final_states = None
-    if return_intermediate_states:
-        chunk_states = new_states(x, cu_chunk_seqlens.shape[0] - 1, B.shape[-1], dtype)
-    elif final_states_out is None:
-        final_states = new_states(x, sequences, B.shape[-1], dtype)
+    if final_states_out is None:
+        dtype = x.dtype if state_dtype is None else state_dtype
+        if return_intermediate_states:
+            chunk_states = new_states(x, cu_chunk_seqlens.shape[0] - 1, B.shape[-1], dtype)
+        else:
+            final_states = new_states(x, cu_seqlens.shape[0] - 1, B.shape[-1], dtype)
     intermediate = return_intermediate_states
     scan(
         x, dt, A, B, C, D, z, dt_bias, None,

@@ -8,7 +8,8 @@ open. The guard holds no tensor. What it leaves open is compared here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from functools import reduce
+from operator import itemgetter, or_
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", int)
 class RememberedCall:
     """One layout on one device. `prepare` makes the prepared scan of a form when first wanted.
 
-    All layers of a step have the same shapes, so once shapes come twice in a row a second guard,
+    All layers of a step have the same sizes, so once sizes come twice in a row a second guard,
     over every dimension, stands in for reading them.
     """
 
@@ -51,16 +52,19 @@ class RememberedCall:
         names = [n for n, t in zip(TENSORS, given, strict=True) if t is not None]
         present = [t for t in given if t is not None]
         self._select = itemgetter(*(TENSORS.index(name) for name in names))
-        self._sizes = [_open_size(n, t, layout.packed) for n, t in zip(names, present, strict=True)]
-        self._strides: list[Any] = [list(tensor.stride()) for tensor in present]
-        self._guard = _guard(present, self._sizes, self._strides)
+        self._guard = _guard(present, [_open_sizes(name, layout.packed) for name in names])
         self._repeated: _Repeated | None = None
-        self._latest: Counts | None = None
-        self._tokens = [i for i, name in enumerate(names) if name in OF_TOKENS and name != "x"]
-        self._sequences = [i for i, name in enumerate(names) if name in OF_SEQUENCES]
-        # Addresses whose low bits must be zero; none where the layout promises nothing.
-        self._vectorised = [i for i, n in enumerate(names) if n in VECTORISED and layout.aligned]
-        self._spans = names.index("spans") if layout.packed else 0
+        self._latest: list[int] = []
+        of_tokens = [i for i, name in enumerate(names) if name in OF_TOKENS]
+        of_sequences = [i for i, name in enumerate(names) if name in OF_SEQUENCES]
+        spans = [names.index("spans")] if layout.packed else []
+        self._token_tensors, self._sequence_tensors = len(of_tokens), len(of_sequences)
+        self._of_tokens = itemgetter(*of_tokens)
+        self._open = itemgetter(*of_tokens, *of_sequences, *spans)
+        self._packed = layout.packed
+        # Those whose addresses' low bits must be zero.
+        self._vectorised = itemgetter(*(i for i, n in enumerate(names) if n in VECTORISED))
+        self._aligned = layout.aligned
         self._chunk_states = layout.chunk_states
         self._layout = layout
         self._rule = rule
@@ -81,59 +85,48 @@ class RememberedCall:
             if repeated is None:
                 return False
         addresses = list(map(_address, present))
-        together = 0
-        for place in self._vectorised:
-            together |= addresses[place]
-        if together & 15 or _current_device() != self._device:
+        if self._aligned and reduce(or_, self._vectorised(addresses)) & 15:
+            return False
+        if _current_device() != self._device:
             return False
         repeated.scan(addresses, repeated.counts, _stream_of(self._device))
         return True
 
     def _look_at(self, present: tuple[Tensor, ...]) -> _Repeated | None:
-        """The call's counts and prepared scan, None for another layout; kept when shapes repeat."""
-        counts = self._counts(present) if self._guard(*present) else None
+        """What follows from the call's sizes, None for another layout; kept when sizes repeat."""
+        if not self._guard(*present):
+            return None
+        sizes = [tensor.shape[0] for tensor in self._open(present)]
+        if not self._packed:
+            sizes += [tensor.shape[1] for tensor in self._of_tokens(present)]
+        counts = self._counts(sizes)
         if counts is None:
             return None
         form = self._rule.choose(self._layout, counts)
-        prepared = self._forms.get(form)
-        if prepared is None:
-            prepared = self._forms[form] = self._prepare(form)
-        if counts != self._latest:
-            self._latest = counts
-            return _Repeated(self._guard, counts, prepared)
-        sizes = [
-            list(tensor.shape) if size[0] is None else size
-            for tensor, size in zip(present, self._sizes, strict=True)
-        ]
-        self._repeated = _Repeated(_guard(present, sizes, self._strides), counts, prepared)
+        scan = self._forms.get(form)
+        if scan is None:
+            scan = self._forms[form] = self._prepare(form)
+        if sizes != self._latest:
+            self._latest = sizes
+            return _Repeated(self._guard, counts, scan)
+        self._repeated = _Repeated(_guard(present), counts, scan)
         return self._repeated
 
-    def _counts(self, present: tuple[Tensor, ...]) -> Counts | None:
-        """The call's counts; None where its tensors disagree about them, or there is nothing to
-        launch: the long way says what is wrong."""
-        tokens = present[0].size(0)
-        for place in self._tokens:
-            if present[place].size(0) != tokens:
-                return None
-        if not self._spans:
-            return self._batch_counts(present, tokens)
-        spans = sequences = present[self._spans].size(0) - 1
-        if self._chunk_states:
-            sequences = present[self._sequences[0]].size(0)
-        for place in self._sequences:
-            if present[place].size(0) != sequences:
-                return None
-        return Counts(tokens, spans, sequences) if sequences else None
-
-    def _batch_counts(self, present: tuple[Tensor, ...], batch: int) -> Counts | None:
-        length = present[0].size(1)
-        for place in self._tokens:
-            if present[place].size(1) != length:
-                return None
-        for place in self._sequences:
-            if present[place].size(0) != batch:
-                return None
-        return Counts(batch * length, batch, batch, length) if batch else None
+    def _counts(self, sizes: list[int]) -> Counts | None:
+        """The counts of a call of these sizes, in the order of `_look_at`; None where its tensors
+        disagree about them, or there is nothing to launch: the long way says what is wrong."""
+        of_tokens, of_sequences = self._token_tensors, self._sequence_tensors
+        leading, length = sizes[0], sizes[-1]
+        if self._packed:
+            spans = sequences = sizes[-1] - 1
+            if self._chunk_states:
+                sequences = sizes[of_tokens]
+            agreed = [leading] * of_tokens + [sequences] * of_sequences + [spans + 1]
+            counts = Counts(leading, spans, sequences)
+        else:
+            agreed = [leading] * (of_tokens + of_sequences) + [length] * of_tokens
+            counts = Counts(leading * length, leading, leading, length)
+        return counts if sizes == agreed and counts.sequences else None
 
 
 class _Repeated(NamedTuple):
@@ -142,24 +135,26 @@ class _Repeated(NamedTuple):
     scan: PreparedForm
 
 
-def _open_size(name: str, tensor: Tensor, packed: bool) -> list[int | None]:
-    """The shape of a remembered call's tensor, None for dimensions that may change."""
-    size: list[int | None] = list(tensor.shape)
-    if name in OPEN:
-        size[0] = None
-        if not packed and name in OF_TOKENS:
-            size[1] = None
-    return size
-
-
-def _guard(present: Sequence[Tensor], sizes: list[Any], strides: list[Any]) -> Callable[..., bool]:
-    """torch's guard over the tensors' types, dtypes, devices, and these sizes and strides."""
+def _guard(tensors: Sequence[Tensor], open_sizes: Sequence[int] = ()) -> Callable[..., bool]:
+    """torch's guard over the tensors' types, dtypes, devices, strides and sizes, but for as many
+    leading dimensions of each as are open."""
     from torch._C._dynamo import guards
 
+    sizes: list[Any] = [list(tensor.shape) for tensor in tensors]
+    for size, count in zip(sizes, open_sizes, strict=False):
+        size[:count] = [None] * count
+    strides: list[Any] = [list(tensor.stride()) for tensor in tensors]
     check: Callable[..., bool] = guards.TensorGuards(
-        *present, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
     ).check
     return check
+
+
+def _open_sizes(name: str, packed: bool) -> int:
+    """Leading dimensions of a tensor whose sizes may change from call to call."""
+    if name in OF_TOKENS and not packed:
+        return 2
+    return int(name in OPEN)
 
 
 def call_key(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ssd_aot.bundle.manifest import VariantEntry
 from ssd_aot.layouts import Counts, Form, ScanLayout
@@ -30,9 +30,6 @@ from ssd_aot.runtime import driver
 from ssd_aot.runtime.workspaces import Workspaces, aligned_up
 
 CELL_FORMATS = {"i32": "i4x", "i64": "q", "fp32": "f4x"}
-KEPT_COUNTS = 256
-"""Sets of counts kept for a layout and form before all are dropped."""
-
 
 DEPENDENTS = ("state_passing", "scan")
 """Kernels that may start before the launch in front of them ends, and wait for it themselves."""
@@ -74,11 +71,6 @@ class PreparedScan:
         self._queue = queue
         self._layout = layout
         self._form = form
-        self._shapes = [
-            grid_shape(v.entry.launch.kernel, layout, form, v.entry.configuration) for v in variants
-        ]
-        self._bound: dict[Counts, _Bound] = {}
-        self._current: _Bound | None = None
         changing = (*tensors, *WORKSPACES, *COUNT_NAMES)
         pointers = len(tensors) + len(WORKSPACES)
         changing_format = "<" + "Q" * pointers + CELL_FORMATS["i32"] * len(COUNT_NAMES)
@@ -98,6 +90,12 @@ class PreparedScan:
         )
         cells = {name: 8 * place for place, name in enumerate((*changing, *static))}
         self._launches = [self._launch_of(variant, cells) for variant in variants]
+        self._extents = [
+            extent
+            for variant, (config, _) in zip(variants, self._launches, strict=True)
+            for extent in self._lay_out_grid(variant, config)
+        ]
+        self._counts: Counts | None = None
         self._launch = driver.launch_kernel()
 
     def __call__(self, addresses: Iterable[int], counts: Counts, stream: int) -> None:
@@ -105,18 +103,14 @@ class PreparedScan:
 
         `addresses` are the tensors' in the order given at preparation.
         """
-        bound = self._bound.get(counts)
-        if bound is None:
-            bound = self._bind(counts)
         queue = self._queue
         with queue.lock:
-            if bound is not self._current:
-                self._point_at(bound)
-            space, owner = queue.workspaces.take(bound.workspace_bytes, stream)
-            states = space + bound.states_offset
+            if counts != self._counts:
+                self._fit(counts)
+            space, owner = queue.workspaces.take(self._workspace_bytes, stream)
             self._pack(
-                self._frame, 0, *addresses, space, states, space + bound.decay_offset,
-                counts.spans, counts.span_tokens, bound.rows,
+                self._frame, 0, *addresses, space, space + self._states_offset,
+                space + self._decay_offset, counts.spans, counts.span_tokens, self._rows,
             )  # fmt: skip
             for config, arguments in self._launches:
                 config.stream = stream
@@ -125,28 +119,18 @@ class PreparedScan:
                     self._launch_again(status, arguments)
         del owner
 
-    def _bind(self, counts: Counts) -> _Bound:
-        """What the counts decide. All layers of a step share theirs, so they are kept."""
+    def _fit(self, counts: Counts) -> None:
+        """Set what the counts decide: programs, and where the workspaces lie. All layers of a step
+        share their counts."""
         sizes = workspace(self._layout, counts, self._form)
-        states = aligned_up(sizes["decay_terms"])
-        decay = states + aligned_up(sizes.get("states", 0))
+        self._states_offset = aligned_up(sizes["decay_terms"])
+        self._decay_offset = self._states_offset + aligned_up(sizes.get("states", 0))
+        self._workspace_bytes = self._decay_offset + sizes.get("segment_decay", 0)
         named = extents(self._layout, counts, self._form)
-        bound = _Bound(
-            rows=named["rows"],
-            states_offset=states,
-            decay_offset=decay,
-            workspace_bytes=decay + sizes.get("segment_decay", 0),
-            grids=[(named.get(x, x), named.get(y, y), named.get(z, z)) for x, y, z in self._shapes],
-        )
-        if len(self._bound) >= KEPT_COUNTS:
-            self._bound.clear()
-        self._bound[counts] = bound
-        return bound
-
-    def _point_at(self, bound: _Bound) -> None:
-        for (config, _), programs in zip(self._launches, bound.grids, strict=True):
-            config.grid_x, config.grid_y, config.grid_z = programs
-        self._current = bound
+        self._rows = named["rows"]
+        for config, axis, extent in self._extents:
+            setattr(config, axis, named[extent])
+        self._counts = counts
 
     def bare_launches(self) -> tuple[tuple[Callable[..., int], tuple[object, ...]], ...]:
         """The driver calls of the last call alone, with its arguments, for measuring beside it."""
@@ -160,6 +144,18 @@ class PreparedScan:
             driver.call("cuCtxSetCurrent", ctypes.c_void_p(context))
             status = self._launch(*arguments)
         driver.check(status, "cuLaunchKernelEx")
+
+    def _lay_out_grid(
+        self, variant: LoadedVariant, config: driver.LaunchConfig
+    ) -> Iterator[tuple[driver.LaunchConfig, str, Extent]]:
+        """Set the programs that stay; the axes that the counts decide, and by what."""
+        entry = variant.entry
+        shape = grid_shape(entry.launch.kernel, self._layout, self._form, entry.configuration)
+        for axis, programs in zip(("grid_x", "grid_y", "grid_z"), shape, strict=True):
+            if isinstance(programs, int):
+                setattr(config, axis, programs)
+            else:
+                yield config, axis, programs
 
     def _launch_of(
         self, variant: LoadedVariant, cells: dict[str, int]
@@ -186,16 +182,6 @@ class PreparedScan:
         return (ctypes.c_void_p * len(names))(
             *(frame + cells.get(name, cells["null"]) for name in names)
         )
-
-
-class _Bound(NamedTuple):
-    """What stays for one set of counts: sizes in bytes, and each launch's programs."""
-
-    rows: int
-    states_offset: int
-    decay_offset: int
-    workspace_bytes: int
-    grids: list[tuple[Extent, Extent, Extent]]
 
 
 def _types(variants: Sequence[LoadedVariant], form: Form) -> dict[str, str]:

@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import filelock
-
 from ssd_aot.bundle.layout import CHECKSUM_FILE, MANIFEST_FILE, checksum_text
 from ssd_aot.bundle.mounts import on_network
 from ssd_aot.bundle.store import Bundle
@@ -106,6 +104,9 @@ def _shared(bundle: Bundle, folder: Path) -> Bundle:
     present = _present(place, bundle.digest)
     if present is not None:
         return present
+    # Imported here: every process that loads a bundle would take 10 ms for it.
+    import filelock
+
     try:
         with filelock.FileLock(folder / f"{bundle.digest}.lock", timeout=_LOCK_WAIT_S, mode=0o600):
             return _present(place, bundle.digest) or _copied(bundle, place)

@@ -1,8 +1,8 @@
-"""Calling every signature once before the first request, so that nothing is left to its first."""
+"""Calling every signature before the first request, so that nothing is left to its first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,28 +13,48 @@ SHORT_TOKENS = 128
 LONG_TOKENS = 1024
 """Longer than what one sequence walks: reaches the segmented form where a signature has it."""
 
+REHEARSALS = 8
+"""Rounds over the short calls at the end, after which the first request's call finds the code for
+it in the processor's caches."""
+
 
 def warm_up(signatures: Sequence[Signature], device: int) -> None:
-    """Run one short and one long batch of each distinct signature on uninitialised memory.
+    """Run batches of each distinct signature, short and long, on uninitialised memory.
 
     That loads modules, lays out argument frames and lets calls with an engine's usual layouts
     skip their checks from the first one on.
     """
+    distinct = {replace(s, model="", tp=1, conv_kernel=0): None for s in signatures}
+    shorts = []
+    for signature in distinct:
+        for length in reversed(_lengths(signature)):
+            call = _call(signature, length, device)
+            # The second and third call go the short way, which serving will go.
+            for _ in range(3):
+                call()
+        shorts.append(call)
+    torch.cuda.synchronize(device)
+    for _ in range(REHEARSALS):
+        for call in shorts:
+            # The first goes the way of new sizes, the second that of the layers that follow.
+            call()
+            call()
+            torch.cuda.synchronize(device)
+
+
+def _lengths(signature: Signature) -> tuple[int, int]:
+    """Tokens a sequence of a short and of a long batch."""
+    longest = max(1, min(LONG_TOKENS, signature.max_num_batched_tokens) // signature.num_seqs[0])
+    unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
+    # Not a single token: torch gives dimensions of size 1 other strides, another layout.
+    short = max(unit, min(SHORT_TOKENS, longest) // unit * unit)
+    return short, max(short, longest // unit * unit)
+
+
+def _call(signature: Signature, length: int, device: int) -> Callable[[], object]:
     # Imported here: only a warm load needs it.
     from ssd_aot.problems import make_problem
 
-    distinct = {replace(s, model="", tp=1, conv_kernel=0): None for s in signatures}
-    for signature in distinct:
-        count = signature.num_seqs[0]
-        longest = max(1, min(LONG_TOKENS, signature.max_num_batched_tokens) // count)
-        unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
-        # Not a single token: torch gives dimensions of size 1 other strides, another layout.
-        short = max(unit, min(SHORT_TOKENS, longest) // unit * unit)
-        for length in (short, max(short, longest // unit * unit)):
-            problem = make_problem(
-                signature, (length,) * count, device=torch.device("cuda", device), fill=False
-            )
-            # The second and third call go the short way, which serving will go.
-            for _ in range(3):
-                problem.run()
-    torch.cuda.synchronize(device)
+    lengths = (length,) * signature.num_seqs[0]
+    place = torch.device("cuda", device)
+    return make_problem(signature, lengths, device=place, fill=False).call()
