@@ -25,7 +25,7 @@ from ssd_aot.engines.building import build_engine
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.presenting import presented
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
-from ssd_aot.problems import Problem
+from ssd_aot.problems import Problem, Results
 from ssd_aot.signatures import Signature
 from ssd_aot.spec import load_spec
 from ssd_aot.targets import target
@@ -76,7 +76,10 @@ class _Engine(FixtureEngine):
         def run() -> None:
             self._by_signature(self._operation, batch.signature)
 
-        return PreparedCall(run, problem.x)
+        return PreparedCall(run, lambda _: Results(problem.x, None))
+
+    def adopt(self) -> bool:
+        return self._operation is not None
 
     @contextmanager
     def operation(self, gpu: str) -> Iterator[Any]:

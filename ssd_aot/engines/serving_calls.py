@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from ssd_aot.engines.engine import Engine
 from ssd_aot.problems import Problem, Results, make_problem
@@ -44,28 +43,32 @@ class ServingBatch:
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """The operation on one problem, into outputs of its own that were filled with NaN.
+    """The operation on one problem.
 
-    `run` launches it and returns what the engine's operation does; `out` is (tokens, nheads,
-    headdim); `kept` gathers the states that were written to a cache, None where `run` returns them.
+    `run` launches it, into outputs that are filled with NaN where the caller makes them, and
+    returns what the engine's operation does; `gather` makes results of that.
     """
 
-    run: Callable[[], Tensor | None]
-    out: Tensor
-    kept: Callable[[], Tensor] | None = None
+    run: Callable[[], Any]
+    gather: Callable[[Any], Results]
 
     def results(self) -> Results:
         """Run it once."""
-        returned = self.run()
-        return Results(self.out, returned if self.kept is None else self.kept())
+        return self.gather(self.run())
 
 
 @runtime_checkable
 class MeasuredEngine(Engine, Protocol):
     """An engine whose operation can be called on real tensors, too."""
 
+    def adopt(self) -> bool:
+        """Let `prepare` call the operation as this process has imported it; False where it has
+        not."""
+        ...
+
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
-        """The call that a layer makes for a batch, whose problem that is; inside `imported`."""
+        """The call that a layer makes for a batch, whose problem that is; inside `imported`, or
+        once `adopt` was true."""
         ...
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from ssd_aot.engines.presenting import device_name
 from ssd_aot.engines.scenarios import Scenario, scenarios
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
 from ssd_aot.errors import HostError
-from ssd_aot.problems import DTYPES, Problem
+from ssd_aot.problems import DTYPES, Problem, Results
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
@@ -61,6 +62,12 @@ class Vllm:
             yield
         finally:
             self._operation = before
+
+    def adopt(self) -> bool:
+        module = sys.modules.get(OPERATION)
+        if module is not None:
+            self._operation = module.mamba_chunk_scan_combined_varlen
+        return module is not None
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:
@@ -139,7 +146,7 @@ class Vllm:
             "dt_limit": problem.dt_limit, "state_dtype": problem.state_dtype, "out": out,
             "return_intermediate_states": s.intermediate_states,
         }  # fmt: skip
-        kept = None
+        gather = partial(Results, out)
         if batch.final_states and not s.intermediate_states and "final_states_out" in accepted:
             cache = _cache(s, count + 1, batch.paged, place).fill_(NAN)
             # In reverse, so that states in the order of their sequences are wrong; 0 is nobody's.
@@ -149,9 +156,9 @@ class Vllm:
             table[before:, 0] = torch.arange(count, 0, -1, dtype=torch.int32, device=place)
             slots = table[before:, 0]
             named.update(final_states_out=cache, final_state_indices=slots)
-            kept = partial(cache.index_select, 0, slots.long())
+            gather = partial(_with_states_of, out, cache, slots.long())
         given = {name: value for name, value in named.items() if name in accepted}
-        return PreparedCall(partial(self._operation, **given), out, kept)
+        return PreparedCall(partial(self._operation, **given), gather)
 
     def _call(self, s: Signature, accepted: Any, *, scenario: Scenario, **tensors: Any) -> None:
         parameters = DTYPES[s.param_dtype]
@@ -174,6 +181,10 @@ class Vllm:
             "state_dtype": DTYPES[s.state_dtype],
         }
         self._operation(**{name: value for name, value in named.items() if name in accepted})
+
+
+def _with_states_of(out: Tensor, cache: Tensor, slots: Tensor, returned: None) -> Results:
+    return Results(out, cache.index_select(0, slots))
 
 
 def _caches(s: Signature) -> tuple[Tensor, ...]:
