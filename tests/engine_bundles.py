@@ -62,7 +62,7 @@ EVEN, ODD = (signature(is_cont_batched=False, nheads=nheads) for nheads in (32, 
 """What the two models' layers call with."""
 
 
-class _Engine(FixtureEngine):
+class CallingEngine(FixtureEngine):
     """The fixture with calls that depend on the signature."""
 
     def __init__(self, calls: Calls) -> None:
@@ -90,7 +90,7 @@ class _Engine(FixtureEngine):
 @contextmanager
 def installed(calls: Calls = scan) -> Iterator[None]:
     """The fixture stands for an installed vLLM until the end of the block."""
-    engine = _Engine(calls)
+    engine = CallingEngine(calls)
     with ExitStack() as stack:
         for place in ("engines.building", "engines.planning", "engines.tuning_process", "sources"):
             name = f"ssd_aot.{place}.require_installed"
@@ -139,7 +139,7 @@ def serving(gpu: str = "h200") -> Iterator[tuple[Any, ServingDriver]]:
     with presented(target(gpu)):
         here = ServingDriver(target(gpu))
         driver.set_active(here)
-        with _Engine(scan).operation(gpu) as op:
+        with CallingEngine(scan).operation(gpu) as op:
             yield op, here
 
 

@@ -18,9 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import ROOT, ssd_aot
 from driver_library import driver_library
-from engine_bundles import EVEN, ODD, ONE_MODEL, build, of_toolchain, rewritten, scan, serving
+from engine_bundles import (
+    EVEN,
+    ODD,
+    ONE_MODEL,
+    CallingEngine,
+    build,
+    of_toolchain,
+    rewritten,
+    scan,
+    serving,
+)
 from forked import forked
 from triton import knobs
 from triton.runtime import cache as triton_cache
@@ -30,7 +41,9 @@ import ssd_aot as package
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, HostError, MismatchError, MissingLaunchError, SsdAotError
 from ssd_aot.runtime.engine_loading import LoadedEngineBundle
+from ssd_aot.runtime.engine_warming import warm_up_engine
 from ssd_aot.runtime.triton_service import SERVICE
+from ssd_aot.runtime.warming import REHEARSALS
 from ssd_aot.signatures import Signature
 from ssd_aot.triton_compat import check_ptxas, toolchain
 from ssd_aot.triton_compat.autotuned import launch_by_the_tuner, launch_directly
@@ -255,6 +268,57 @@ def test_a_warm_load_leaves_nothing_to_look_up(engine_bundle: Path) -> None:
             assert SERVICE.hits - hits == {"pruned.autotune.json": 2}
 
     forked(work)
+
+
+def test_a_load_with_a_device_in_use_leaves_modules_to_load_and_nothing_to_look_up(
+    engine_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        with serving_process() as served:
+            monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+            load(engine_bundle, strict=True)
+            assert served.loaded == []
+            found = len(served.found)
+
+            served(EVEN, ODD)
+
+            assert len(served.loaded) == 11
+            assert len(served.found) == found
+
+    forked(work)
+
+
+def test_what_was_looked_up_before_is_loaded_by_a_warm_load(
+    engine_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        with serving_process() as served:
+            monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+            load(engine_bundle)
+            load(engine_bundle, warm=True)
+            assert len(served.loaded) == 11
+
+    forked(work)
+
+
+def test_a_warm_up_calls_the_operation_under_every_signature_once_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[Signature] = []
+    engine = CallingEngine(lambda op, signature: called.append(signature))
+    monkeypatch.setattr("ssd_aot.engines.engine.engine", lambda name: engine)
+    models = [replace(EVEN, model="one"), replace(EVEN, model="two"), ODD]
+
+    warm_up_engine("vllm", models, torch.device("cpu"))
+    assert called == []
+    monkeypatch.setattr(engine, "_operation", object())
+    warm_up_engine("recording", models, torch.device("cpu"))
+    assert called == []
+    warm_up_engine("vllm", models, torch.device("cpu"))
+
+    assert {signature.nheads for signature in called} == {32, 33}
+    # A short and a long batch of each geometry, each as two layers' calls.
+    assert len(called) == 2 * 2 * 2 * REHEARSALS
 
 
 def test_the_first_launch_does_not_wait_for_tritons_files_to_be_hashed(

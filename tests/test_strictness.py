@@ -13,6 +13,7 @@ from gapped_bundles import Taken, without, without_tuning, without_variant
 from ssd_aot.bundle.needs import unmet
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError
+from ssd_aot.runtime.selection import Selection
 from ssd_aot.runtime.strictness import refuse_gaps
 
 PRUNED = "fixture_engine.operation:pruned"
@@ -65,9 +66,9 @@ def test_only_the_signatures_of_the_models_that_are_loaded_count(
         without_variant(lambda e: {s.split("/")[0] for s in e.signatures} == {"odd"}),
     )
 
-    refuse_gaps(made, ["even"])
+    refuse_gaps(made, Selection(frozenset({"even"})))
     with pytest.raises(BundleError):
-        refuse_gaps(made, ["odd"])
+        refuse_gaps(made, Selection(frozenset({"odd"})))
 
 
 def test_verify_without_the_engine_tells_of_the_gap_too(

@@ -26,12 +26,18 @@ class LoadedEngineBundle:
 
     bundle: Bundle
 
-    def preload(self, serves: Callable[[VariantEntry], bool] = lambda entry: True) -> int:
-        """Load the modules of the kernels of the current device onto it and resolve their
-        functions, where Triton keeps kernels that it has launched before; returns how many.
+    def preload(
+        self,
+        serves: Callable[[VariantEntry], bool] = lambda entry: True,
+        *,
+        load_modules: bool = True,
+    ) -> int:
+        """Put the kernels of the current device where Triton keeps those that it has launched
+        before, their modules loaded and their functions resolved; returns how many.
 
         For after the engine was imported and its device set. A launch then finds its kernel as a
-        second launch does. Raises MismatchError where no target of the bundle is for the device.
+        second launch does; without `load_modules` it has the module to load. Raises MismatchError
+        where no target of the bundle is for the device.
         """
         from ssd_aot.triton_compat.preloading import current_arch, preload_kernel, preload_tuning
 
@@ -52,7 +58,9 @@ class LoadedEngineBundle:
                 and kernel.target == target.name
                 and _imported(entry.launch.kernel)
             ):
-                count += preload_kernel(entry, kernel.key, kernel.launch_key)
+                count += preload_kernel(
+                    entry, kernel.key, kernel.launch_key, load_module=load_modules
+                )
         for tuning in files.tunings:
             if tuning.target == target.name and _imported(tuning.kernel):
                 stored = json.loads((self.bundle.path / tuning.path).read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,78 +11,24 @@ import torch
 from torch import Tensor
 
 from ssd_aot.bundle.choosing import choose_target
-from ssd_aot.bundle.manifest import Manifest, TargetEntry, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import HostError, MismatchError, UsageError
-from ssd_aot.launches import Launch
 from ssd_aot.layouts import Blocking, Counts, Form, FormRule, ScanLayout
 from ssd_aot.operation import launch_abi, launches
 from ssd_aot.ops import recall
 from ssd_aot.ops.execution import serve
 from ssd_aot.runtime import driver
 from ssd_aot.runtime.accepting import accept, refuse_changed
-from ssd_aot.runtime.launcher import DeviceQueue, LoadedVariant, PreparedScan
+from ssd_aot.runtime.device_modules import DeviceModules
+from ssd_aot.runtime.launcher import PreparedScan
 from ssd_aot.runtime.missing import missing_launch
-from ssd_aot.runtime.strictness import is_of, refuse_gaps, strict_by_environment
+from ssd_aot.runtime.selection import Selection
+from ssd_aot.runtime.strictness import refuse_gaps, strict_by_environment
 from ssd_aot.runtime.warming import warm_up
-from ssd_aot.runtime.workspaces import Workspaces
-from ssd_aot.signatures import Signature
 from ssd_aot.targets import target_for_device
 
 if TYPE_CHECKING:
     from ssd_aot.runtime.engine_loading import LoadedEngineBundle
-
-
-class DeviceModules:
-    """The variants of one target on one device; modules load when first wanted."""
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        device: driver.Device,
-        target: TargetEntry,
-        models: frozenset[str],
-        tp: int | None,
-    ) -> None:
-        self.device = device
-        self.target = target
-        self.rule = FormRule(target.walk_programs, target.walk_tokens)
-        self.queue = DeviceQueue(device.index, threading.Lock(), Workspaces(device.index))
-        self._bundle = bundle
-        self._entries = {
-            entry.launch: entry
-            for entry in bundle.manifest.variants
-            if entry.target == target.name and _serves(entry, models, tp)
-        }
-        self._loaded: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def find(self, launch: Launch) -> LoadedVariant | None:
-        entry = self._entries.get(launch)
-        return None if entry is None else LoadedVariant(entry, self._function(entry))
-
-    def _function(self, entry: VariantEntry) -> int:
-        code = entry.object
-        with self._lock:
-            if code.sha256 not in self._loaded:
-                cubin = self._bundle.read_object(code)
-                with driver.context_of(self.device.index):
-                    self._loaded[code.sha256] = driver.load_function(
-                        cubin, code.function, code.shared_bytes
-                    )
-            return self._loaded[code.sha256]
-
-    def load_all(self) -> None:
-        for entry in self._entries.values():
-            self._function(entry)
-
-
-def _serves(entry: VariantEntry, models: frozenset[str], tp: int | None) -> bool:
-    """Whether some signature that needs the variant is of these models (empty: any) and size.
-    What was recorded has no signatures, and serves whatever is loaded."""
-    if not entry.signatures:
-        return True
-    return any(is_of(signature, models, tp) for signature in entry.signatures)
 
 
 class LoadedBundle:
@@ -184,14 +129,16 @@ def load(
 
     `models` and `tp` restrict it to the signatures of those models and that tensor-parallel size
     (None: all); `devices` are CUDA device indices (None: the current one). With `warm` every
-    module is loaded and every signature called once now, as an engine's mixer shapes its tensors;
-    else modules load when first launched. `strict`, which SSD_AOT_STRICT=1 asks for as well, wants
+    module is loaded and every signature called now, as an engine's mixer shapes its tensors; else
+    modules load when first launched. `strict`, which SSD_AOT_STRICT=1 asks for as well, wants
     a target measured on this very GPU model, where a borrowed one is refused, and every launch that
     the build planned for the signatures named. `digest` pins the bundle, and so does
     SSD_AOT_DIGEST in the environment; the two must not differ.
 
-    For an engine's kernels `warm` loads those of the modules that the engine has imported onto the
-    current device, and `strict` makes Triton's compilations and tunings errors in this process.
+    For an engine's kernels `strict` makes Triton's compilations and tunings errors in this process.
+    Those of the modules that the engine has imported are looked up now for the current device, if
+    there is one in use; with `warm` their modules are loaded onto it and the engine's operation is
+    called under every signature, into memory of its own.
 
     Raises `BundleError` for a bundle that is not whole or was changed, or that lacks what `strict`
     wants, `MismatchError` for one that is not for this device, launch interface or digest,
@@ -200,16 +147,16 @@ def load(
     bundle = accept(path, digest, allow_incomplete=allow_incomplete)
     manifest = bundle.manifest
     strict = strict or strict_by_environment()
+    selection = Selection.of(manifest, models, tp)
+    if strict:
+        refuse_gaps(bundle, selection)
     if manifest.triton is not None:
-        return _load_engine(bundle, path, models, tp, warm, strict)
+        return _load_engine(bundle, path, selection, warm, strict)
     if manifest.launch_abi != launch_abi():
         raise MismatchError("the bundle was built for another launch interface", where=str(path),
                             found=manifest.launch_abi, wanted=launch_abi(),
                             mend="rebuild the bundle with this release of ssd-aot")  # fmt: skip
     refuse_changed(bundle)
-    wanted = frozenset(_wanted_models(manifest, models, tp))
-    if strict:
-        refuse_gaps(bundle, wanted, tp)
     indices = [_current_device()] if devices is None else sorted(devices)
     modules: dict[int, DeviceModules] = {}
     for index in indices:
@@ -222,38 +169,34 @@ def load(
             raise MismatchError("the bundle only has choices borrowed from another GPU model",
                                 where=f"cuda:{index}", found=device.name, wanted=target.name,
                                 mend="build for this GPU, or load without strict")  # fmt: skip
-        modules[index] = DeviceModules(bundle, device, target, wanted, tp)
+        modules[index] = DeviceModules(bundle, device, target, selection)
     recall.forget()
     loaded = LoadedBundle(bundle, modules)
     serve(loaded)
     if warm:
-        signatures = [
-            Signature.from_json(fields)
-            for _, fields in manifest.signatures
-            if (not wanted or fields["model"] in wanted) and tp in (None, fields["tp"])
-        ]
         for index in indices:
             modules[index].load_all()
-            warm_up(signatures, index)
+            warm_up(selection.signatures(manifest), torch.device("cuda", index))
     return loaded
 
 
 def _load_engine(
     bundle: Bundle,
     path: str | os.PathLike[str],
-    models: Sequence[str] | None,
-    tp: int | None,
+    selection: Selection,
     warm: bool,
     strict: bool,
 ) -> LoadedEngineBundle:
     from ssd_aot.runtime.engine_loading import load_engine
+    from ssd_aot.runtime.engine_warming import warm_up_engine
 
-    wanted = frozenset(_wanted_models(bundle.manifest, models, tp))
-    if strict:
-        refuse_gaps(bundle, wanted, tp)
     loaded = load_engine(bundle, strict=strict, named=path)
+    # Without a device there is nothing to look up for yet, and none is touched to find out.
+    if warm or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        loaded.preload(selection.needs, load_modules=warm)
     if warm:
-        loaded.preload(lambda entry: _serves(entry, wanted, tp))
+        device = torch.device("cuda", _current_device())
+        warm_up_engine(bundle.manifest.source.name, selection.signatures(bundle.manifest), device)
     return loaded
 
 
@@ -268,20 +211,3 @@ def _current_device() -> int:
             wanted="a GPU, its driver, and a torch with CUDA",
             mend="load it on the serving host",
         ) from error
-
-
-def _wanted_models(
-    manifest: Manifest, models: Sequence[str] | None, tp: int | None
-) -> tuple[str, ...]:
-    """Model names to restrict to, empty for all."""
-    have = sorted({signature["model"] for _, signature in manifest.signatures})
-    for model in models or ():
-        if model not in have:
-            raise UsageError("the bundle has no such model", where="models", found=model,
-                             wanted=", ".join(have), mend="name one of these")  # fmt: skip
-    sizes = sorted({signature["tp"] for _, signature in manifest.signatures})
-    if tp is not None and tp not in sizes:
-        raise UsageError("the bundle has no such tensor-parallel size", where="tp",
-                         found=str(tp), wanted=", ".join(map(str, sizes)),
-                         mend="add it to the spec's tp lists")  # fmt: skip
-    return tuple(models or ())

@@ -7,11 +7,11 @@ lacks is therefore told from its manifest alone, by each rank for itself and in 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 
 from ssd_aot.bundle.needs import unmet
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, listed
+from ssd_aot.runtime.selection import EVERYTHING, Selection
 
 STRICT = "SSD_AOT_STRICT"
 
@@ -20,16 +20,10 @@ def strict_by_environment() -> bool:
     return os.environ.get(STRICT, "") not in ("", "0")
 
 
-def is_of(signature: str, models: Collection[str], tp: int | None) -> bool:
-    """Whether a signature's id is of these models (empty: any) and tensor-parallel size."""
-    model, size, _ = signature.split("/", 2)
-    return (not models or model in models) and tp in (None, int(size.removeprefix("tp")))
-
-
-def refuse_gaps(bundle: Bundle, models: Collection[str] = (), tp: int | None = None) -> None:
-    """Raises BundleError where the bundle lacks what its build planned for the signatures of these
-    models and that size; the message names no path, so that all ranks have the same."""
-    gaps = list(unmet(bundle.manifest, lambda signature: is_of(signature, models, tp)))
+def refuse_gaps(bundle: Bundle, selection: Selection = EVERYTHING) -> None:
+    """Raises BundleError where the bundle lacks what its build planned for the signatures selected;
+    the message names no path, so that all ranks have the same."""
+    gaps = list(unmet(bundle.manifest, selection.names))
     if not gaps:
         return
     raise BundleError(

@@ -14,11 +14,11 @@ LONG_TOKENS = 1024
 """Longer than what one sequence walks: reaches the segmented form where a signature has it."""
 
 REHEARSALS = 8
-"""Rounds over the short calls at the end, after which the first request's call finds the code for
-it in the processor's caches."""
+"""Rounds at the end, after which the first request's call finds the code for it in the processor's
+caches."""
 
 
-def warm_up(signatures: Sequence[Signature], device: int) -> None:
+def warm_up(signatures: Sequence[Signature], device: torch.device) -> None:
     """Run batches of each distinct signature, short and long, on uninitialised memory.
 
     That loads modules, lays out argument frames and lets calls with an engine's usual layouts
@@ -27,22 +27,27 @@ def warm_up(signatures: Sequence[Signature], device: int) -> None:
     distinct = {replace(s, model="", tp=1, conv_kernel=0): None for s in signatures}
     shorts = []
     for signature in distinct:
-        for length in reversed(_lengths(signature)):
-            call = _call(signature, length, device)
-            # The second and third call go the short way, which serving will go.
-            for _ in range(3):
-                call()
-        shorts.append(call)
-    torch.cuda.synchronize(device)
+        short, long = batch_lengths(signature)
+        call = _call(signature, long, device)
+        # The second and third call go the short way, which serving will go.
+        for _ in range(3):
+            call()
+        shorts.append(_call(signature, short, device))
+    rehearse(shorts, device)
+
+
+def rehearse(calls: Sequence[Callable[[], object]], device: torch.device) -> None:
+    """Make the calls again and again, each as the first two layers of a step do."""
+    module = torch.get_device_module(device)
     for _ in range(REHEARSALS):
-        for call in shorts:
+        for call in calls:
             # The first goes the way of new sizes, the second that of the layers that follow.
             call()
             call()
-            torch.cuda.synchronize(device)
+            module.synchronize(device)
 
 
-def _lengths(signature: Signature) -> tuple[int, int]:
+def batch_lengths(signature: Signature) -> tuple[int, int]:
     """Tokens a sequence of a short and of a long batch."""
     longest = max(1, min(LONG_TOKENS, signature.max_num_batched_tokens) // signature.num_seqs[0])
     unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
@@ -51,10 +56,9 @@ def _lengths(signature: Signature) -> tuple[int, int]:
     return short, max(short, longest // unit * unit)
 
 
-def _call(signature: Signature, length: int, device: int) -> Callable[[], object]:
+def _call(signature: Signature, length: int, device: torch.device) -> Callable[[], object]:
     # Imported here: only a warm load needs it.
     from ssd_aot.problems import make_problem
 
     lengths = (length,) * signature.num_seqs[0]
-    place = torch.device("cuda", device)
-    return make_problem(signature, lengths, device=place, fill=False).call()
+    return make_problem(signature, lengths, device=device, fill=False).call()

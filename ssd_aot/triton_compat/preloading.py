@@ -9,7 +9,7 @@ from typing import Any
 import triton
 from triton._C.libtriton import get_cache_invalidating_env_vars
 from triton.backends.compiler import GPUTarget
-from triton.compiler import make_backend
+from triton.compiler import CompiledKernel, make_backend
 from triton.runtime.build import platform_key
 from triton.runtime.cache import get_cache_key
 from triton.runtime.driver import driver
@@ -45,9 +45,12 @@ def ready_for_look_ups(numbers: Iterable[int]) -> None:
     describe_argument("argument", 0)
 
 
-def preload_kernel(entry: VariantEntry, key: str, launch_key: str) -> int:
-    """Load a variant's module on the current device; 0 where the process has it already, and where
-    the kernel as it is imported here is not the one of `key`, which Triton would compile."""
+def preload_kernel(
+    entry: VariantEntry, key: str, launch_key: str, *, load_module: bool = True
+) -> int:
+    """Look a variant up for the current device, and load its module there, which its first launch
+    does otherwise; 0 where the process has it already, and where the kernel as it is imported here
+    is not the one of `key`, which Triton would compile."""
     try:
         function = kernel_function(entry.launch.kernel)
     except BuildError:
@@ -55,7 +58,10 @@ def preload_kernel(entry: VariantEntry, key: str, launch_key: str) -> int:
     device = driver.active.get_current_device()
     # {launch key: kernel} is the first of the five of a device's caches (3.6.0 to 3.9.0).
     kernels, _, target, _, _ = function.device_caches[device]
-    if launch_key in kernels:
+    known = kernels.get(launch_key)
+    if known is not None:
+        if load_module and isinstance(known, CompiledKernel):
+            known._init_handles()
         return 0
     options = launch_options(entry.variant, target.arch)
     backend = make_backend(target)
@@ -66,7 +72,8 @@ def preload_kernel(entry: VariantEntry, key: str, launch_key: str) -> int:
     if hashlib.sha256(named.encode()).hexdigest() != key:
         return 0
     kernel = triton.compile(source, target=target, options=options)
-    kernel._init_handles()
+    if load_module:
+        kernel._init_handles()
     kernels[launch_key] = kernel
     return 1
 

@@ -1,8 +1,9 @@
 """One fresh process that runs vLLM's own scan on the GPU, from a bundle or by itself.
 
-`python engine_worker.py BUNDLE {own,cold,warm} {signatures,batches}` prints one JSON line: what
+`python engine_worker.py BUNDLE {own,early,cold,warm} {signatures,batches}` prints one JSON line: what
 Triton compiled, tuned and built meanwhile, times, and a digest of every result. `own` compiles by
-itself, in the configurations that the bundle names.
+itself, in the configurations that the bundle names; `early` loads before vLLM is imported, as its
+plug-in does, the other two after it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+import ssd_aot
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.engines.vllm import OPERATION
 from ssd_aot.problems import Problem, make_problem
@@ -164,15 +166,11 @@ def main(path: str, mode: str, workload: str) -> None:
     counters = Counters()
     torch.zeros(1, device="cuda")
     began = time.perf_counter()
-    if mode == "cold":
-        import ssd_aot
-
+    if mode == "early":
         ssd_aot.load(path, strict=True)
     operation = __import__(OPERATION, fromlist=["_"]).mamba_chunk_scan_combined_varlen
-    if mode == "warm":
-        import ssd_aot
-
-        ssd_aot.load(path, strict=True, warm=True)
+    if mode in ("cold", "warm"):
+        ssd_aot.load(path, strict=True, warm=mode == "warm")
     if mode == "own":
         assert bundle.manifest.triton is not None
         for tuning in bundle.manifest.triton.tunings:
