@@ -1,9 +1,9 @@
 """One fresh process that runs vLLM's own scan on the GPU, from a bundle or by itself.
 
-`python engine_worker.py BUNDLE {own,early,cold,warm} {signatures,batches}` prints one JSON line: what
-Triton compiled, tuned and built meanwhile, times, and a digest of every result. `own` compiles by
-itself, in the configurations that the bundle names; `early` loads before vLLM is imported, as its
-plug-in does, the other two after it.
+`python engine_worker.py BUNDLE {own,early,cold,warm} {signatures,batches}` prints one JSON line:
+what Triton compiled, tuned and built meanwhile, times, and a digest of every result. `own` compiles
+by itself, in the configurations that the bundle names; `early` loads before vLLM is imported, as
+its plug-in does, the other two after it.
 """
 
 from __future__ import annotations
