@@ -317,8 +317,8 @@ def test_a_warm_up_calls_the_operation_under_every_signature_once_it_is_imported
     warm_up_engine("vllm", models, torch.device("cpu"))
 
     assert {signature.nheads for signature in called} == {32, 33}
-    # A short and a long batch of each geometry, each as two layers' calls.
-    assert len(called) == 2 * 2 * 2 * REHEARSALS
+    # Of each geometry two lengths twice, aligned and not, and the last one rehearsed as two layers.
+    assert len(called) == 2 * (4 * 2 + 2 * REHEARSALS)
 
 
 def test_the_first_launch_does_not_wait_for_tritons_files_to_be_hashed(

@@ -19,7 +19,8 @@ class ServingBatch:
     """A batch under a signature: `lengths` of its sequences behind `decode_tokens` rows of others.
 
     With `final_states` these are written to a cache, whose slots are padded pages where it is
-    `paged`; without, and for intermediate states, the operation returns states.
+    `paged`; without, and for intermediate states, the operation returns states. None of the three
+    matters to an engine whose prefill tokens come first and whose operation returns states.
     """
 
     signature: Signature
@@ -34,10 +35,10 @@ class ServingBatch:
         """Heads on the rank, sequences, and tokens in all."""
         return f"{self.signature.nheads}h {len(self.lengths)}x{sum(self.lengths)}"
 
-    def problem(self, device: torch.device | str) -> Problem:
+    def problem(self, device: torch.device | str, *, fill: bool = True) -> Problem:
         return make_problem(
             self.signature, self.lengths, device=device, decode_tokens=self.decode_tokens,
-            seed=self.seed,
+            seed=self.seed, fill=fill,
         )  # fmt: skip
 
 
@@ -70,6 +71,14 @@ class MeasuredEngine(Engine, Protocol):
         """The call that a layer makes for a batch, whose problem that is; inside `imported`, or
         once `adopt` was true."""
         ...
+
+
+def call_without_memory(
+    engine: MeasuredEngine, signature: Signature, lengths: tuple[int, ...]
+) -> None:
+    """What `prepare` makes of a batch with nothing before it, called on the meta device."""
+    batch = ServingBatch(signature, lengths, decode_tokens=0)
+    engine.prepare(batch, batch.problem("meta")).run()
 
 
 def check_batches(signature: Signature) -> Iterator[ServingBatch]:

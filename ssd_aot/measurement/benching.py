@@ -20,8 +20,10 @@ from ssd_aot.runtime.loading import load
 from ssd_aot.signatures import Signature
 from ssd_aot.tables import WIDTH, cut
 
-HOST_ROUNDS = 5
-HOST_CALLS = 60
+HOST_ROUNDS = 12
+LAYERS = 24
+"""Calls in a row, as the layers of a step make them: few enough for the driver's queue."""
+
 DEVICE_REPLAYS = 20
 L2_FLUSH_BYTES = 256 * 2**20
 """Written between replays: several times the L2 cache of any target."""
@@ -105,8 +107,8 @@ class Bench:
 def bench(bundle: Bundle, workloads: Sequence[Workload] = WORKLOADS) -> Bench:
     """Measure every contestant on every workload that the bundle covers, on GPU 0.
 
-    Host times are of single calls into an empty queue; device times of replays of a captured
-    graph, with the L2 cache flushed in between. Raises `HostError` without a GPU.
+    Host times are of single calls among those of a step's layers; device times of replays of a
+    captured graph, with the L2 cache flushed in between. Raises `HostError` without a GPU.
     """
     if not torch.cuda.is_available():
         raise HostError(
@@ -144,18 +146,19 @@ def _signature(workload: Workload) -> Signature:
 
 
 def _host_times(entered: Sequence[Contestant]) -> dict[str, Timing]:
-    """Times of single calls, in rounds of a block of calls a contestant: blocks, since a layer's
-    call follows the same call of the layer before; rounds, so that drift hits all of them."""
+    """Times of single calls among those that the layers of a step make in a row; in rounds, so that
+    drift hits all contestants."""
     times: dict[str, list[float]] = {contestant.name: [] for contestant in entered}
     for _ in range(HOST_ROUNDS):
         for contestant in entered:
-            for call in range(HOST_CALLS + 3):
+            for _ in range(3):
+                contestant.call()
+            torch.cuda.synchronize()
+            for _ in range(LAYERS):
                 began = time.perf_counter()
                 contestant.call()
-                taken = time.perf_counter() - began
-                torch.cuda.synchronize()
-                if call >= 3:
-                    times[contestant.name].append(taken)
+                times[contestant.name].append(time.perf_counter() - began)
+            torch.cuda.synchronize()
     return {name: Timing.of(values) for name, values in times.items()}
 
 

@@ -1,26 +1,31 @@
 """An engine's operation called under every signature, so that nothing is left to its first call.
 
 Looking kernels up is the smaller part of that: an engine's own launch code imports, parses and
-remembers at its first call too.
+remembers at its first call too, and Triton spells a key for each class of arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import torch
 
 from ssd_aot.runtime.warming import batch_lengths, rehearse
 from ssd_aot.signatures import Signature
 
+DECODE_TOKENS = (1, 0)
+"""Rows before a batch's views, which may be on 16 bytes or not."""
+
 
 def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.device) -> None:
-    """Run a short and a long batch of each distinct signature through the operation of the engine
-    of that name, as this process has imported it; nothing where it has not, and for engines whose
-    operation cannot be called from here.
+    """Run batches of each distinct signature through the operation of the engine of that name, as
+    this process has imported it; nothing where it has not, and for engines whose operation cannot
+    be called from here.
 
-    In strict mode a launch that the bundle lacks raises MissingLaunchError.
+    The batches are short and long ones, of multiples of 16 tokens and of others, on uninitialised
+    memory. In strict mode a launch that the bundle lacks raises MissingLaunchError.
     """
     # Imported here: only a warm load needs them.
     from ssd_aot.engines.engine import ENGINES, engine
@@ -31,9 +36,18 @@ def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.dev
     source = engine(name)
     if not isinstance(source, MeasuredEngine) or not source.adopt():
         return
-    calls = []
+    last = []
     for signature in {replace(s, model="", tp=1): None for s in signatures}:
-        for length in batch_lengths(signature):
-            batch = ServingBatch(signature, (length,) * signature.num_seqs[0], decode_tokens=0)
-            calls.append(source.prepare(batch, batch.problem(device)).run)
-    rehearse(calls, device)
+        for length, before in product(_lengths(signature), DECODE_TOKENS):
+            batch = ServingBatch(signature, (length,) * signature.num_seqs[0], before)
+            run = source.prepare(batch, batch.problem(device, fill=False)).run
+            run()
+        last.append(run)
+    rehearse(last, device)
+
+
+def _lengths(signature: Signature) -> list[int]:
+    """Tokens a sequence, longest first."""
+    short, long = batch_lengths(signature)
+    odd = [] if signature.lengths == "chunk_aligned" else [long - 1, short - 1]
+    return sorted({length for length in (short, long, *odd) if length > 0}, reverse=True)

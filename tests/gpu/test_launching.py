@@ -194,29 +194,32 @@ imports = time.perf_counter() - began
 began = time.perf_counter()
 ssd_aot.load({bundle!r}, models=["nemotron-3-super-120b"], tp=1, warm={warm})
 load = time.perf_counter() - began
-times = []
-for _ in range(400):
+
+def timed_us():
     # An engine's mixer makes its views anew in every layer.
     for name in ("x", "dt", "B", "C", "out", "initial_states"):
         a[name] = a[name][:]
     torch.cuda.synchronize()
     began = time.perf_counter()
     call(a)
-    times.append(time.perf_counter() - began)
+    taken = time.perf_counter() - began
     torch.cuda.synchronize()
-print(json.dumps({{"import_ms": imports * 1e3, "load_ms": load * 1e3, "first_us": times[0] * 1e6,
-                  "median_us": statistics.median(times[1:]) * 1e6}}))
+    return taken * 1e6
+
+first, median = timed_us(), statistics.median(timed_us() for _ in range(400))
+after_waits = []
+for _ in range(100):
+    torch.cuda._sleep(4_000_000)  # cycles: 2 ms
+    after_waits.append(timed_us())
+print(json.dumps({{"import_ms": imports * 1e3, "load_ms": load * 1e3, "first_us": first,
+                  "median_us": median, "after_waits_us": statistics.median(after_waits)}}))
 """
 
 
-MISSED = pytest.mark.xfail(
-    reason="measured on an H200: two to three times the median, with caches still cold"
-)
-
-
-@pytest.mark.parametrize("warm", [pytest.param(True, marks=MISSED), False])
-def test_the_first_call_in_a_fresh_process(bundle: Path, warm: bool) -> None:
-    here = Path(__file__).parent
+@pytest.fixture(scope="module", params=[True, False], ids=["warm", "cold"])
+def fresh_process(request: pytest.FixtureRequest, bundle: Path) -> tuple[bool, dict[str, float]]:
+    """Whether it loaded warm, and its times."""
+    here, warm = Path(__file__).parent, request.param
     code = FIRST_CALL.format(
         tests=str(here.parent), root=str(here.parent.parent), bundle=str(bundle), warm=warm
     )
@@ -224,7 +227,20 @@ def test_the_first_call_in_a_fresh_process(bundle: Path, warm: bool) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     print(f"warm={warm}: {found}")
-    if warm:
-        assert found["first_us"] <= 1.5 * found["median_us"]
-    else:
-        assert found["first_us"] <= 10_000
+    return warm, found
+
+
+def test_the_first_call_in_a_fresh_process_is_as_one_after_a_wait_or_takes_ten_milliseconds(
+    fresh_process: tuple[bool, dict[str, float]],
+) -> None:
+    """Two milliseconds of waiting for the device leave Python's and the driver's code cold."""
+    warm, found = fresh_process
+    assert found["first_us"] <= (1.5 * found["after_waits_us"] if warm else 10_000)
+
+
+@pytest.mark.xfail(reason="measured on an H200: 2.3 to 2.7 times, as any call after a wait")
+def test_the_first_call_is_as_one_of_many_in_a_row(
+    fresh_process: tuple[bool, dict[str, float]],
+) -> None:
+    _, found = fresh_process
+    assert found["first_us"] <= 1.5 * found["median_us"]
