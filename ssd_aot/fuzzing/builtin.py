@@ -36,6 +36,9 @@ class BuiltinLaunchCode:
         self._batch: Batch | None = None
         self._launches: dict[tuple[ScanLayout, Form], tuple[Launch, ...]] = {}
 
+    def served(self, deployment: Deployment) -> Deployment | None:
+        return deployment
+
     def calls(self, deployment: Deployment) -> Sequence[str]:
         if not deployment.axes["IS_CONT_BATCHED"]:
             return ("mamba_ssm", "mamba_ssm, final states", "tensorrt_llm",

@@ -73,9 +73,9 @@ def _fuzz(
             spec, code, there, batches=fuzzing.batches, seed=fuzzing.seed, planned=planned,
             on_progress=ProgressPrinter(),
         )  # fmt: skip
-    from ssd_aot.fuzzing.engines import FUZZED, fuzz_engine
+    from ssd_aot.fuzzing.engines import LAUNCH_CODE, fuzz_engine
 
-    if spec.source not in FUZZED:
+    if spec.source not in LAUNCH_CODE:
         return None
     return fuzz_engine(spec, there, batches=fuzzing.batches, seed=fuzzing.seed, planned=planned)
 
@@ -103,11 +103,13 @@ def fuzz_plan(spec: Spec, targets: Sequence[Target], plan: Plan, fuzzing: Fuzzin
     ]
     found = _fuzz(spec, there, fuzzing)
     if found is None:
+        from ssd_aot.fuzzing.engines import LAUNCH_CODE
+
         raise HostError(
             "this release has no launch code to draw batches for",
             where="--fuzz",
             found=f"source {spec.source}",
-            wanted="builtin or vllm",
+            wanted=f"builtin, {', '.join(LAUNCH_CODE)}",
             mend="leave --fuzz out",
         )
     return found

@@ -10,16 +10,20 @@ from contextlib import ExitStack
 
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.presenting import presented
-from ssd_aot.engines.vllm import OPERATION
 from ssd_aot.fuzzing.fuzzer import FuzzReport, Held, fuzz
-from ssd_aot.fuzzing.vllm import VllmLaunchCode
+from ssd_aot.fuzzing.operation import OperationLaunchCode
 from ssd_aot.progress import ProgressPrinter
 from ssd_aot.spec import Spec
 from ssd_aot.targets import target
 from ssd_aot.triton_compat import CapturedLaunch, capturing
 
-FUZZED = ("vllm",)
-"""Engines whose calls are drawn here; the others are planned and not fuzzed."""
+LAUNCH_CODE = {
+    "vllm": "VllmLaunchCode",
+    "sglang": "SglangLaunchCode",
+    "mamba_ssm": "MambaSsmLaunchCode",
+    "tensorrt_llm": "TensorRtLlmLaunchCode",
+}
+"""The engines whose calls are drawn here, each with its launch code in `fuzzing.NAME`."""
 
 
 def fuzz_engine(
@@ -52,7 +56,7 @@ def _fuzz_target(
     spec: Spec, held: Held, batches: int, seed: int, planned: frozenset[tuple[str, str]]
 ) -> FuzzReport:
     gpu = target(held.target.name)
-    code: VllmLaunchCode | None = None
+    code: OperationLaunchCode | None = None
 
     def report(launch: CapturedLaunch) -> None:
         if code is not None:
@@ -62,8 +66,9 @@ def _fuzz_target(
         stack.enter_context(presented(gpu))
         stack.enter_context(capturing(report))
         stack.enter_context(engine(spec.source).imported(gpu))
-        module = importlib.import_module(OPERATION)
-        code = VllmLaunchCode(module.mamba_chunk_scan_combined_varlen)
+        module = importlib.import_module(f"ssd_aot.fuzzing.{spec.source}")
+        code = getattr(module, LAUNCH_CODE[spec.source])()
+        assert code is not None
         return fuzz(
             spec, code, [held],
             batches=batches, seed=seed, planned=planned, on_progress=ProgressPrinter(),

@@ -119,8 +119,7 @@ def fuzz(
     `planned` holds (target, launch identity) of the spec's plan, to tell a bundle's gap from the
     planner's.
     """
-    # A deployment that the source never serves has no call.
-    promised = tuple(own for own in deployments(spec) if code.calls(own))
+    promised = tuple(filter(None, map(code.served, deployments(spec))))
     known = [(h.target, frozenset(launch.identity for launch in h.launches)) for h in there]
     asked: set[tuple[str, str]] = set()
     missing: dict[tuple[str, str], _Sighting] = {}

@@ -14,9 +14,13 @@ from ssd_aot.launches import Launch
 class LaunchCode(Protocol):
     """A source under the fuzzer. Keeps nothing between two batches that changes an answer."""
 
+    def served(self, deployment: Deployment) -> Deployment | None:
+        """The deployment with the reaches that the source serves; None where it serves none."""
+        ...
+
     def calls(self, deployment: Deployment) -> Sequence[str]:
-        """The ways in which a program can call the source for a deployment, the plainest first;
-        each batch carries one of them."""
+        """The ways in which a program can call the source for a deployment that it serves, the
+        plainest first; each batch carries one of them."""
         ...
 
     def launches(self, batch: Batch, target: TargetEntry) -> Sequence[Launch]:

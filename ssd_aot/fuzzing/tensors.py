@@ -23,35 +23,62 @@ channels, keys and values, in 16 bits, is the smallest."""
 def inputs(batch: Batch, lead: tuple[int, ...]) -> dict[str, Any]:
     """x, dt, B, C, z, A, D, dt_bias and initial_states; `lead` is (tokens,) or (rows, tokens)."""
     own, axes, memory = batch.deployment, batch.deployment.axes, batch.memory
-    headdim, dstate, heads, groups = own.model.headdim, own.model.dstate, own.nheads, own.ngroups
-    inner, state = heads * headdim, groups * dstate
-    dtype, parameters = TORCH_DTYPES[axes["dtype"]], TORCH_DTYPES[axes["param_dtype"]]
-    before, tokens = batch.decode_tokens, batch.tokens
+    before, tokens, channels = batch.decode_tokens, batch.tokens, conv_channels(own)
     late, wider = int(memory.skew == "start"), int(memory.skew in ("start", "row"))
     first = before if memory.shared_rows else 0
-    convolved = empty(first + tokens, inner + 2 * state + wider, dtype=dtype)[first:]
+    dtype = TORCH_DTYPES[axes["dtype"]]
+    convolved = empty(first + tokens, channels + wider, dtype=dtype)[first:]
     if wider:
-        convolved = convolved[:, late : late + inner + 2 * state]
-    projected = empty(before + tokens, 2 * (inner + state) + heads, dtype=dtype)[before:]
+        convolved = convolved[:, late : late + channels]
+    projection = projected(own, before + tokens)[before:]
     if len(lead) > 1:
         convolved = torch.unflatten(convolved, 0, lead)
-        projected = torch.unflatten(projected, 0, lead)
-    x, B, C = torch.split(convolved, [inner, state, state], dim=-1)
-    z, _, dt = torch.split(projected, [inner, inner + 2 * state, heads], dim=-1)
+        projection = torch.unflatten(projection, 0, lead)
+    z, _, dt = split_projection(own, projection)
     dt_dtype = TORCH_DTYPES[axes["dt_dtype"]]
-    form = axes["D"]
     return {
-        "x": x.view(*lead, heads, headdim),
+        **split_convolved(own, convolved, lead),
         "dt": dt if dt_dtype == dtype else dt.to(dt_dtype),
-        "A": empty(heads, dtype=torch.float32),
-        "B": B.view(*lead, groups, dstate),
-        "C": C.view(*lead, groups, dstate),
-        "D": None
-        if form == "none"
-        else empty(*((heads,) if form == "head" else (heads, headdim)), dtype=parameters),
-        "z": z.view(*lead, heads, headdim) if axes["z"] else None,
-        "dt_bias": empty(heads, dtype=parameters) if axes["dt_bias"] else None,
+        **parameters(own),
+        "z": z.view(*lead, own.nheads, own.model.headdim) if axes["z"] else None,
         "initial_states": states(batch, len(batch.sequences)) if batch.initial_states else None,
+    }
+
+
+def projected(own: Deployment, *rows: int) -> Tensor:
+    """The input projection, (*rows, z and x and B and C and dt)."""
+    width = own.nheads * own.model.headdim + conv_channels(own) + own.nheads
+    return empty(*rows, width, dtype=TORCH_DTYPES[own.axes["dtype"]])
+
+
+def split_projection(own: Deployment, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """z, what the convolution takes, and dt: slices of the projection's last dimension."""
+    inner = own.nheads * own.model.headdim
+    z, into, dt = torch.split(projection, [inner, conv_channels(own), own.nheads], dim=-1)
+    return z, into, dt
+
+
+def split_convolved(own: Deployment, convolved: Tensor, lead: tuple[int, ...]) -> dict[str, Tensor]:
+    """x (*lead, nheads, headdim), B and C (*lead, ngroups, dstate): views of the convolution's
+    output, whose last dimension are the channels."""
+    inner, state = own.nheads * own.model.headdim, own.ngroups * own.model.dstate
+    x, B, C = torch.split(convolved, [inner, state, state], dim=-1)
+    return {
+        "x": x.view(*lead, own.nheads, own.model.headdim),
+        "B": B.view(*lead, own.ngroups, own.model.dstate),
+        "C": C.view(*lead, own.ngroups, own.model.dstate),
+    }
+
+
+def parameters(own: Deployment, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """A in float32, D and dt_bias in `dtype`, by default that of the deployment's parameters."""
+    heads, form = own.nheads, own.axes["D"]
+    dtype = dtype or TORCH_DTYPES[own.axes["param_dtype"]]
+    D = {"none": (), "head": (heads,), "headdim": (heads, own.model.headdim)}[form]
+    return {
+        "A": empty(heads, dtype=torch.float32),
+        "D": empty(*D, dtype=dtype) if D else None,
+        "dt_bias": empty(heads, dtype=dtype) if own.axes["dt_bias"] else None,
     }
 
 
@@ -87,10 +114,15 @@ def state_cache(batch: Batch) -> Tensor:
 def conv_bytes(deployment: Deployment, drafts: int) -> int:
     """Bytes of one sequence's convolution state, which a page keeps before the scan's: the inputs
     of `conv_kernel` - 1 tokens, and of the speculative ones."""
+    columns = deployment.model.conv_kernel - 1 + drafts
+    itemsize = TORCH_DTYPES[deployment.axes["dtype"]].itemsize
+    return columns * conv_channels(deployment) * itemsize
+
+
+def conv_channels(deployment: Deployment) -> int:
+    """What the convolution runs over: the channels of x, B and C."""
     model = deployment.model
-    channels = deployment.nheads * model.headdim + 2 * deployment.ngroups * model.dstate
-    columns = model.conv_kernel - 1 + drafts
-    return columns * channels * TORCH_DTYPES[deployment.axes["dtype"]].itemsize
+    return deployment.nheads * model.headdim + 2 * deployment.ngroups * model.dstate
 
 
 def output(batch: Batch) -> Tensor:

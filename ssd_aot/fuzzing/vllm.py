@@ -1,59 +1,39 @@
-"""vLLM's operation under the fuzzer, called as its mixer calls it, on tensors without memory.
-
-For a process of its own, in which vLLM was imported under a stand-in GPU while launches are
-captured. The views are those of `fuzzing.tensors`, which knows nothing of the planner's.
-"""
+"""vLLM's operation under the fuzzer, called as its mixer calls it."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from ssd_aot.bundle.manifest import TargetEntry
+from ssd_aot.engines.vllm import OPERATION
 from ssd_aot.fuzzing.batch import Batch
+from ssd_aot.fuzzing.operation import SERVING, OperationLaunchCode, is_mixers
 from ssd_aot.fuzzing.promises import Deployment
 from ssd_aot.fuzzing.tensors import TORCH_DTYPES, empty, indices, inputs, output, state_cache
-from ssd_aot.launches import Launch
-from ssd_aot.triton_compat import CapturedLaunch
 
-MIXER: Mapping[str, Any] = {
-    "IS_CONT_BATCHED": True, "D": "head", "z": False, "dt_bias": True, "dt_softplus": True,
-    "seq_idx": False, "layout": "engine",
-}  # fmt: skip
-"""What vLLM's mixer passes always; it serves no deployment with anything else."""
-
-SERVING = "serving"
 CHECKPOINTS = "serving, checkpoints"
 
 
-class VllmLaunchCode:
-    """Runs `mamba_chunk_scan_combined_varlen` of vLLM; `captured` is told of each launch."""
+class VllmLaunchCode(OperationLaunchCode):
+    """Runs `mamba_chunk_scan_combined_varlen` of the vLLM that this process has imported."""
 
-    def __init__(self, operation: Any) -> None:
-        self._operation = operation
-        self._accepted = inspect.signature(operation).parameters
-        self._seen: dict[CapturedLaunch, None] = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self._operation = importlib.import_module(OPERATION).mamba_chunk_scan_combined_varlen
+        self._accepted = inspect.signature(self._operation).parameters
 
-    def captured(self, launch: CapturedLaunch) -> None:
-        self._seen[launch] = None
+    def served(self, deployment: Deployment) -> Deployment | None:
+        own = is_mixers(deployment) and deployment.axes["IS_CONT_BATCHED"]
+        return deployment if own else None
 
     def calls(self, deployment: Deployment) -> Sequence[str]:
-        axes = deployment.axes
-        own = all(axes[name] == value for name, value in MIXER.items())
-        if not own or axes["dt_dtype"] != axes["dtype"]:
-            return ()
         return (CHECKPOINTS,) if deployment.axes["intermediate_states"] else (SERVING,)
 
-    def launches(self, batch: Batch, target: TargetEntry) -> Sequence[Launch]:
-        self._seen.clear()
-        self._run(batch)
-        return [found.launch for found in self._seen]
-
-    def _run(self, batch: Batch) -> None:
+    def run(self, batch: Batch) -> None:
         axes, count, chunks = batch.deployment.axes, len(batch.sequences), batch.chunks
         # The convolution runs on the prefill's rows alone, and indices are int32.
         memory = batch.memory._replace(shared_rows=False, wide_indices=False)
