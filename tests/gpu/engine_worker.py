@@ -108,17 +108,23 @@ def warm_allocator() -> None:
 
 def run_signatures(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
     """Every signature once; the first of them again for the time of a later call."""
-    calls = [
-        Call.of(make_problem(s, LENGTHS[min(s.num_seqs[0], 2)], device="cuda",
-                             decode_tokens=i % 3, seed=i))
-        for i, s in enumerate(signatures)
-    ]  # fmt: skip
-    first_ms = calls[0].timed_ms(operation)
+
+    def call_of(number: int) -> Call:
+        signature = signatures[number]
+        lengths = LENGTHS[min(signature.num_seqs[0], 2)]
+        problem = make_problem(
+            signature, lengths, device="cuda", decode_tokens=number % 3, seed=number
+        )
+        return Call.of(problem)
+
+    first = call_of(0)
+    first_ms = first.timed_ms(operation)
     results = {}
-    for signature, call in zip(signatures, calls, strict=True):
+    for number, signature in enumerate(signatures):
+        call = call_of(number)
         call.run(operation)
         results[signature.id] = call.digest()
-    later = sorted(calls[0].timed_ms(operation) for _ in range(50))
+    later = sorted(first.timed_ms(operation) for _ in range(50))
     return {"first_ms": first_ms, "median_ms": later[25], "results": results}
 
 

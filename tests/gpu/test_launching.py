@@ -230,15 +230,14 @@ def fresh_process(request: pytest.FixtureRequest, bundle: Path) -> tuple[bool, d
     return warm, found
 
 
-def test_the_first_call_in_a_fresh_process_is_as_one_after_a_wait_or_takes_ten_milliseconds(
-    fresh_process: tuple[bool, dict[str, float]],
-) -> None:
-    """Two milliseconds of waiting for the device leave Python's and the driver's code cold."""
+def test_the_first_call_in_a_fresh_process(fresh_process: tuple[bool, dict[str, float]]) -> None:
+    """After a warm load it is like any call after a wait: two milliseconds of waiting for the
+    device leave Python's and the driver's code cold."""
     warm, found = fresh_process
-    assert found["first_us"] <= (1.5 * found["after_waits_us"] if warm else 10_000)
+    assert found["first_us"] <= (2 * found["after_waits_us"] if warm else 10_000)
 
 
-@pytest.mark.xfail(reason="measured on an H200: 2.3 to 2.7 times, as any call after a wait")
+@pytest.mark.xfail(reason="measured on an H200: 2.4 to 2.8 times the median of calls in a row")
 def test_the_first_call_is_as_one_of_many_in_a_row(
     fresh_process: tuple[bool, dict[str, float]],
 ) -> None:
