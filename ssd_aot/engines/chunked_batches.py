@@ -7,9 +7,9 @@ pieces, and strides that are products of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from ssd_aot.signatures import Signature
@@ -51,6 +51,10 @@ class PackedBatch(Batch):
         within = [i + i // (size - 1) + 1 for i in range(cut)]
         return (0, *sorted(whole + within), self.tokens)
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(end - start for start, end in pairwise(self.ends))
+
 
 @dataclass(frozen=True)
 class RowBatch(Batch):
@@ -61,6 +65,18 @@ class RowBatch(Batch):
     @property
     def counts(self) -> tuple[int, ...]:
         return *super().counts, self.rows
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return (self.tokens,) * self.rows
+
+
+def pieces_of(lengths: Sequence[int], chunk_size: int) -> tuple[tuple[int, int], ...]:
+    """The pieces of the chunks of one row, cut where a sequence begins: the chunk of each, and the
+    token of that chunk at which it begins."""
+    *starts, tokens = accumulate(lengths, initial=0)
+    begins = sorted({*starts, *range(0, tokens, chunk_size)})
+    return tuple(divmod(token, chunk_size) for token in begins)
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)

@@ -7,6 +7,7 @@ called by itself, so D, z, dt_bias and seq_idx are what a signature says.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,8 +19,9 @@ from torch import Tensor
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import pass_over, scan_module
-from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
-from ssd_aot.problems import DTYPES
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
+from ssd_aot.engines.shapes import convolution_input, filled, owners, projected, split
+from ssd_aot.problems import DTYPES, Problem, Results
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
@@ -35,10 +37,19 @@ class MambaSsm:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
+        before = self._operation
         pass_over(("mamba_ssm", "mamba_ssm.ops"))
         self._operation = scan_module(OPERATION).mamba_chunk_scan_combined
-        yield
-        self._operation = None
+        try:
+            yield
+        finally:
+            self._operation = before
+
+    def adopt(self) -> bool:
+        module = sys.modules.get(OPERATION)
+        if module is not None:
+            self._operation = module.mamba_chunk_scan_combined
+        return module is not None
 
     def refusal(self, signature: Signature) -> str:
         if signature.layout != "engine":
@@ -50,49 +61,64 @@ class MambaSsm:
         return ""
 
     def calls(self, signature: Signature) -> Iterator[Call]:
-        if signature.is_cont_batched:
-            for batch in packed_batches(signature):
-                yield partial(self._call, signature, 1, batch.tokens, batch.num_seqs)
-        else:
-            for rows in row_batches(signature):
-                yield partial(self._call, signature, rows.rows, rows.tokens, 0)
+        batches = packed_batches if signature.is_cont_batched else row_batches
+        for batch in batches(signature):
+            yield partial(call_without_memory, self, signature, batch.lengths)
 
-    def _call(self, s: Signature, rows: int, tokens: int, packed: int) -> None:
-        parameters = DTYPES[s.param_dtype]
-        projection = projected(s, rows, tokens)
-        x, B, C = split(s, _convolved(s, projection, packed))
-        D = {"none": (), "head": (s.nheads,), "headdim": (s.nheads, s.headdim)}[s.D]
-        gate = projection[..., : s.nheads * s.headdim]
-        self._operation(
-            x,
-            projection[..., -s.nheads :].to(DTYPES[s.dt_dtype]),
-            meta(s.nheads, dtype=torch.float32),
-            B,
-            C,
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        s, packed = problem.signature, problem.signature.is_cont_batched
+        inputs = _inputs(problem)
+        run = partial(
+            self._operation,
+            inputs["x"],
+            inputs["dt"].to(DTYPES[s.dt_dtype]),
+            problem.A,
+            inputs["B"],
+            inputs["C"],
             chunk_size=s.chunk_size,
-            D=meta(*D, dtype=parameters) if D else None,
-            z=torch.unflatten(gate, -1, (s.nheads, s.headdim)) if s.z else None,
-            dt_bias=meta(s.nheads, dtype=parameters) if s.dt_bias else None,
-            initial_states=states(s, rows) if s.has_initstates else None,
-            seq_idx=indices(rows * tokens).view(rows, tokens) if s.seq_idx or packed else None,
-            cu_seqlens=indices(packed + 1) if packed else None,
+            D=problem.D,
+            z=inputs.get("z"),
+            dt_bias=problem.dt_bias,
+            initial_states=problem.initial_states,
+            seq_idx=owners(problem).unsqueeze(0) if packed else problem.seq_idx,
+            cu_seqlens=problem.cu_seqlens if packed else None,
             dt_softplus=s.dt_softplus,
+            dt_limit=problem.dt_limit,
             return_final_states=True,
-            return_varlen_states=packed > 0,
+            return_varlen_states=packed,
         )
+        return PreparedCall(run, _results)
 
 
-def _convolved(s: Signature, projection: Tensor, packed: int) -> Tensor:
+def _results(returned: tuple[Tensor, ...]) -> Results:
+    """Of packed sequences, the states at the end of the row come before those of each sequence."""
+    return Results(returned[0].flatten(0, 1), returned[-1])
+
+
+def _inputs(problem: Problem) -> dict[str, Tensor]:
+    """x, dt, B, C, and z if there is one, (rows, tokens, …)."""
+    s = problem.signature
+    rows, tokens = (1, *problem.x.shape)[-4:-2]
+    projection = projected(s, rows, tokens, device=problem.x.device)
+    x, B, C = split(s, _convolved(s, projection))
+    views = {"x": x, "dt": projection[..., -s.nheads :], "B": B, "C": C}
+    if s.z:
+        gate = projection[..., : s.nheads * s.headdim]
+        views["z"] = torch.unflatten(gate, -1, (s.nheads, s.headdim))
+    return filled(problem, views)
+
+
+def _convolved(s: Signature, projection: Tensor) -> Tensor:
     """The convolution's output, (rows, tokens, channels).
 
     The package causal_conv1d makes it like its input, with channels last; packed sequences need
     that package. torch's convolution has tokens last and `conv_kernel - 1` more than are kept.
     """
     into = convolution_input(s, projection).transpose(1, 2)
-    if packed or importlib.util.find_spec("causal_conv1d") is not None:
+    if s.is_cont_batched or importlib.util.find_spec("causal_conv1d") is not None:
         return torch.empty_like(into).transpose(1, 2)
     rows, channels, tokens = into.shape
-    padded = meta(rows, channels, tokens + s.conv_kernel - 1, dtype=into.dtype)
+    padded = into.new_empty(rows, channels, tokens + s.conv_kernel - 1)
     return torch.empty_like(padded.transpose(1, 2)[:, :tokens])
 
 

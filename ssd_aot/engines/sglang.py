@@ -6,18 +6,30 @@ Facts of shapes and views are those of SGLang 0.5.23 (`layers/attention/mamba/ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ssd_aot.engines.chunked_batches import PackedBatch, packed_batches
+from ssd_aot.engines.chunked_batches import packed_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import pass_over, scan_module
-from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
-from ssd_aot.problems import DTYPES
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
+from ssd_aot.engines.shapes import (
+    convolution_input,
+    filled,
+    owners,
+    pieces,
+    projected,
+    split,
+    unwritten,
+)
+from ssd_aot.problems import Problem, Results
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
@@ -42,10 +54,19 @@ class Sglang:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
+        before = self._operation
         pass_over(PASSED_OVER)
         self._operation = scan_module(OPERATION).mamba_chunk_scan_combined
-        yield
-        self._operation = None
+        try:
+            yield
+        finally:
+            self._operation = before
+
+    def adopt(self) -> bool:
+        module = sys.modules.get(OPERATION)
+        if module is not None:
+            self._operation = module.mamba_chunk_scan_combined
+        return module is not None
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:
@@ -60,41 +81,74 @@ class Sglang:
 
     def calls(self, signature: Signature) -> Iterator[Call]:
         for batch in packed_batches(signature):
-            yield partial(self._call, signature, batch)
+            yield partial(call_without_memory, self, signature, batch.lengths)
 
-    def _call(self, s: Signature, batch: PackedBatch) -> None:
-        parameters = DTYPES[s.param_dtype]
-        projection = projected(s, batch.tokens)
-        # The convolution's output is made like its input, which is a slice with channels last.
-        convolved = torch.empty_like(convolution_input(s, projection).transpose(0, 1))
-        x, B, C = split(s, convolved.transpose(0, 1).unsqueeze(0))
-        out = meta(batch.tokens, s.nheads * s.headdim, dtype=DTYPES[s.dtype])
-        # A tracked position is one where a state is kept for prefix caching.
-        tracked = indices(batch.num_seqs).long() if s.intermediate_states else None
-        self._operation(
-            x,
-            projection[:, -s.nheads :].unsqueeze(0),
-            meta(s.nheads, dtype=torch.float32),
-            B,
-            C,
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        s = problem.signature
+        inputs = _inputs(problem)
+        out = unwritten(problem).view(1, -1, s.nheads, s.headdim)
+        cuts = pieces(problem) if s.has_initstates else (None, None)
+        call = partial(
+            self._operation,
+            inputs["x"],
+            inputs["dt"],
+            problem.A,
+            inputs["B"],
+            inputs["C"],
             chunk_size=s.chunk_size,
-            D=meta(s.nheads, dtype=parameters),
+            D=problem.D,
             z=None,
-            dt_bias=meta(s.nheads, dtype=parameters),
-            seq_idx=indices(batch.tokens).unsqueeze(0),
-            chunk_indices=indices(batch.pieces) if s.has_initstates else None,
-            chunk_offsets=indices(batch.pieces) if s.has_initstates else None,
-            cu_seqlens=indices(batch.num_seqs + 1),
-            initial_states=states(s, batch.num_seqs) if s.has_initstates else None,
+            dt_bias=problem.dt_bias,
+            seq_idx=owners(problem).unsqueeze(0),
+            chunk_indices=cuts[0],
+            chunk_offsets=cuts[1],
+            cu_seqlens=problem.cu_seqlens,
+            initial_states=problem.initial_states,
             return_varlen_states=True,
             return_track_states=True,
-            track_seq_idx=tracked,
-            track_end_locs=tracked,
             dt_softplus=True,
-            dt_limit=(0.0, float("inf")),
-            out=out.view(1, batch.tokens, -1, s.headdim),
-            state_dtype=DTYPES[s.state_dtype],
+            dt_limit=problem.dt_limit,
+            out=out,
+            state_dtype=problem.state_dtype,
         )
+        if not s.intermediate_states:
+            run = partial(call, track_seq_idx=None, track_end_locs=None)
+            return PreparedCall(run, partial(_final, out[0]))
+        sequences, ends = problem.chunks.owner.long(), problem.chunks.ends[1:].long()
+        every = partial(call, track_seq_idx=sequences, track_end_locs=ends)
+        tracked = _tracked(problem)
+        run = partial(call, track_seq_idx=sequences[tracked], track_end_locs=ends[tracked])
+        return PreparedCall(run, partial(_after_each_chunk, out[0], every))
+
+
+def _inputs(problem: Problem) -> dict[str, Tensor]:
+    """x, dt, B and C in one row."""
+    s = problem.signature
+    projection = projected(s, problem.x.shape[0], device=problem.x.device)
+    # The convolution's output is made like its input, which is a slice with channels last.
+    convolved = torch.empty_like(convolution_input(s, projection).transpose(0, 1))
+    x, B, C = split(s, convolved.transpose(0, 1).unsqueeze(0))
+    dt = projection[:, -s.nheads :].unsqueeze(0)
+    return filled(problem, {"x": x, "dt": dt, "B": B, "C": C})
+
+
+def _final(out: Tensor, returned: tuple[Tensor, ...]) -> Results:
+    return Results(out, returned[1])
+
+
+def _tracked(problem: Problem) -> list[int]:
+    """The chunks at whose ends a layer keeps states for prefix caching: one a sequence, the last
+    but one where it has several."""
+    counts = [-(-length // problem.signature.chunk_size) for length in problem.lengths]
+    firsts = accumulate(counts, initial=0)
+    return [first + max(0, count - 2) for first, count in zip(firsts, counts, strict=False)]
+
+
+def _after_each_chunk(out: Tensor, every: Callable[[], Any], returned: object) -> Results:
+    """The launch that keeps those states can keep any: so that all are judged, the operation is
+    called once more."""
+    _, _, tracked = every()
+    return Results(out, tracked[0])
 
 
 ENGINE = Sglang()

@@ -1,27 +1,23 @@
-"""Tensors without memory, shaped as the mixers of engines shape them."""
+"""A problem's values in the tensors that engines' mixers make: views of one projection and of one
+convolution, from their first row on. On the meta device they are shapes alone."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ssd_aot.problems import DTYPES
+from ssd_aot.engines.chunked_batches import pieces_of
+from ssd_aot.problems import DTYPES, Problem
 from ssd_aot.signatures import Signature
 
 
-def meta(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def indices(count: int) -> Tensor:
-    return meta(count, dtype=torch.int32)
-
-
-def projected(signature: Signature, *rows: int) -> Tensor:
+def projected(signature: Signature, *rows: int, device: torch.device) -> Tensor:
     """The input projection, (*rows, z, x, B, C, dt)."""
     s = signature
     width = 2 * s.nheads * s.headdim + 2 * s.ngroups * s.dstate + s.nheads
-    return meta(*rows, width, dtype=DTYPES[s.dtype])
+    return torch.empty(*rows, width, dtype=DTYPES[s.dtype], device=device)
 
 
 def convolution_input(signature: Signature, projection: Tensor) -> Tensor:
@@ -44,6 +40,37 @@ def split(signature: Signature, convolved: Tensor) -> tuple[Tensor, Tensor, Tens
     )
 
 
-def states(signature: Signature, count: int) -> Tensor:
-    s = signature
-    return meta(count, s.nheads, s.headdim, s.dstate, dtype=DTYPES[s.state_dtype])
+def filled(problem: Problem, views: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The views with the problem's values of those names written into them. Packed values
+    (tokens, …) go into views (tokens, …) and into those of one row, (1, tokens, …)."""
+    for name, view in views.items():
+        view.copy_(getattr(problem, name))
+    return dict(views)
+
+
+def unwritten(problem: Problem) -> Tensor:
+    """A tensor for the operation's output, (tokens, nheads * headdim) over all rows, all NaN."""
+    s = problem.signature
+    return torch.full(
+        (sum(problem.lengths), s.nheads * s.headdim), float("nan"), dtype=DTYPES[s.dtype],
+        device=problem.x.device,
+    )  # fmt: skip
+
+
+def owners(problem: Problem) -> Tensor:
+    """The sequence of each token of a packed problem, (tokens,)."""
+    ends = problem.cu_seqlens[1:]
+    tokens = torch.arange(sum(problem.lengths), dtype=ends.dtype, device=ends.device)
+    return torch.bucketize(tokens, ends, right=True, out_int32=True)
+
+
+def pieces(problem: Problem) -> tuple[Tensor, Tensor]:
+    """See `pieces_of`, for the problem's sequences packed in one row: the chunks, and the tokens
+    in them, (pieces,) each."""
+    found = pieces_of(problem.lengths, problem.signature.chunk_size)
+    chunks, tokens = (indices(values, problem.x.device) for values in zip(*found, strict=True))
+    return chunks, tokens
+
+
+def indices(values: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)

@@ -9,26 +9,39 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import Tensor
 
-from ssd_aot.engines.chunked_batches import PackedBatch, RowBatch, packed_batches, row_batches
+from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import operation_module, pass_over, scan_module
-from ssd_aot.engines.shapes import convolution_input, indices, meta, projected, split, states
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
+from ssd_aot.engines.shapes import (
+    convolution_input,
+    filled,
+    indices,
+    owners,
+    pieces,
+    projected,
+    split,
+    unwritten,
+)
 from ssd_aot.errors import HostError
-from ssd_aot.problems import DTYPES
+from ssd_aot.problems import Problem, Results
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
 PASSED_OVER = ("tensorrt_llm", "tensorrt_llm._torch", "tensorrt_llm._torch.modules")
 MODULES = "tensorrt_llm._torch.modules.mamba"
+OPERATION, METADATA = f"{MODULES}.ssd_combined", f"{MODULES}.mamba2_metadata"
 FLASHINFER = "_mamba_chunk_scan_flashinfer_fwd"
 
 
@@ -43,17 +56,30 @@ class TensorRtLlm:
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
+        before = self._operation, self._chunk_indices, self._dense
         pass_over(PASSED_OVER)
-        module = scan_module(f"{MODULES}.ssd_combined")
-        self._operation = module.mamba_chunk_scan_combined
-        if "out" not in inspect.signature(self._operation).parameters:
+        module = scan_module(OPERATION)
+        if "out" not in inspect.signature(module.mamba_chunk_scan_combined).parameters:
             raise _too_old()
-        self._chunk_indices = _of_all_counts(operation_module(f"{MODULES}.mamba2_metadata"))
+        self._take(module, operation_module(METADATA))
+        try:
+            with mock.patch.object(module, FLASHINFER, _past_triton, create=True):
+                yield
+        finally:
+            self._operation, self._chunk_indices, self._dense = before
+
+    def adopt(self) -> bool:
+        module, metadata = sys.modules.get(OPERATION), sys.modules.get(METADATA)
+        if module is None or metadata is None:
+            return False
+        self._take(module, metadata)
+        return True
+
+    def _take(self, module: Any, metadata: Any) -> None:
+        self._operation = module.mamba_chunk_scan_combined
+        self._chunk_indices = _of_all_counts(metadata)
         # From here on the convolution's output is split into three tensors of their own.
         self._dense = importlib.util.find_spec(f"{MODULES}.fuse_elementwise_ops") is not None
-        with mock.patch.object(module, FLASHINFER, _past_triton, create=True):
-            yield
-        self._operation = self._chunk_indices = None
 
     def refusal(self, signature: Signature) -> str:
         if signature.z or signature.seq_idx or signature.layout != "engine":
@@ -69,83 +95,73 @@ class TensorRtLlm:
         return ""
 
     def calls(self, signature: Signature) -> Iterator[Call]:
-        if signature.is_cont_batched:
-            for batch in packed_batches(signature):
-                yield partial(self._packed, signature, batch)
-        else:
-            for rows in row_batches(signature):
-                yield partial(self._rows, signature, rows)
+        batches = packed_batches if signature.is_cont_batched else row_batches
+        for batch in batches(signature):
+            yield partial(call_without_memory, self, signature, batch.lengths)
 
-    def _packed(self, s: Signature, batch: PackedBatch) -> None:
-        projection = projected(s, batch.tokens)
-        pieces: dict[str, Tensor] = {}
-        if s.has_initstates:
-            pieces = dict(zip(("chunk_indices", "chunk_offsets"), self._pieces(batch), strict=True))
-        x, B, C = self._split(s, projection)
-        out = meta(batch.tokens, s.nheads * s.headdim, dtype=DTYPES[s.dtype])
-        self._call(
-            s,
-            x=x,
-            dt=projection[:, -s.nheads :].unsqueeze(0),
-            B=B,
-            C=C,
-            out=out.view(1, batch.tokens, -1, s.headdim),
-            initial_states=states(s, batch.num_seqs) if s.has_initstates else None,
-            seq_idx=indices(batch.tokens).unsqueeze(0),
-            cu_seqlens=indices(batch.num_seqs + 1),
-            return_varlen_states=True,
-            return_final_states=False,
-            **pieces,
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        s = problem.signature
+        assert problem.D is not None and problem.dt_bias is not None
+        inputs, told = self._packed(problem) if s.is_cont_batched else self._rows(problem)
+        out = unwritten(problem).view(*inputs["x"].shape)
+        run = partial(
+            self._operation,
+            **inputs,
+            A=problem.A,
+            chunk_size=s.chunk_size,
+            D=problem.D.float(),
+            z=None,
+            dt_bias=problem.dt_bias.float(),
+            initial_states=problem.initial_states,
+            dt_softplus=True,
+            dt_limit=problem.dt_limit,
+            out=out,
+            state_dtype=problem.state_dtype,
+            **told,
         )
+        return PreparedCall(run, partial(Results, out.flatten(0, 1)))
 
-    def _pieces(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """The engine's own kernel tells which pieces there are, from lengths that are real."""
+    def _packed(self, problem: Problem) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """x, dt, B and C in one row, and what tells its sequences apart."""
+        s = problem.signature
+        projection = projected(s, problem.x.shape[0], device=problem.x.device)
+        # The convolution works in place, with tokens last.
+        into = convolution_input(s, projection).transpose(0, 1).contiguous()
+        x, B, C = split(s, into.transpose(0, 1).unsqueeze(0))
+        if self._dense:
+            x, B, C = (view.new_empty(view.shape) for view in (x, B, C))
+        dt = projection[:, -s.nheads :].unsqueeze(0)
+        told: dict[str, Any] = {
+            "seq_idx": owners(problem).unsqueeze(0),
+            "cu_seqlens": problem.cu_seqlens,
+            "return_varlen_states": True,
+            "return_final_states": False,
+        }
+        if s.has_initstates:
+            told["chunk_indices"], told["chunk_offsets"] = self._pieces(problem)
+        return filled(problem, {"x": x, "dt": dt, "B": B, "C": C}), told
+
+    def _pieces(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The engine's own kernel tells which pieces there are, from ends of sequences that are
+        real on the meta device too."""
+        own = pieces(problem)
         if self._chunk_indices is None:
-            return indices(batch.pieces), indices(batch.pieces)
-        ends = torch.tensor(batch.ends, dtype=torch.int32)
+            return own
+        place, size = problem.x.device, problem.signature.chunk_size
+        ends = tuple(accumulate(problem.lengths, initial=0))
         found: tuple[Tensor, Tensor] = self._chunk_indices(
-            ends,
-            batch.chunk_size,
-            total_seqlens=batch.tokens,
-            extra_chunks=batch.pieces - batch.chunks,
+            indices(ends, torch.device("cpu") if place.type == "meta" else place),
+            size,
+            total_seqlens=ends[-1],
+            extra_chunks=len(own[0]) - -(-ends[-1] // size),
         )
         return found
 
-    def _split(self, s: Signature, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x, B and C, (1, tokens, …)."""
-        # The convolution works in place, with tokens last.
-        into = convolution_input(s, projection).transpose(0, 1).contiguous()
-        views = split(s, into.transpose(0, 1).unsqueeze(0))
-        if not self._dense:
-            return views
-        x, B, C = (meta(*view.shape, dtype=view.dtype) for view in views)
-        return x, B, C
-
-    def _rows(self, s: Signature, batch: RowBatch) -> None:
-        shape, dtype = (batch.rows, batch.tokens), DTYPES[s.dtype]
-        self._call(
-            s,
-            x=meta(*shape, s.nheads, s.headdim, dtype=dtype),
-            dt=meta(*shape, s.nheads, dtype=dtype),
-            B=meta(*shape, s.ngroups, s.dstate, dtype=dtype),
-            C=meta(*shape, s.ngroups, s.dstate, dtype=dtype),
-            out=meta(*shape, s.nheads, s.headdim, dtype=dtype),
-            initial_states=states(s, batch.rows) if s.has_initstates else None,
-            return_final_states=True,
-        )
-
-    def _call(self, s: Signature, **named: Any) -> None:
-        self._operation(
-            A=meta(s.nheads, dtype=torch.float32),
-            chunk_size=s.chunk_size,
-            D=meta(s.nheads, dtype=torch.float32),
-            z=None,
-            dt_bias=meta(s.nheads, dtype=torch.float32),
-            dt_softplus=True,
-            dt_limit=(0.0, float("inf")),
-            state_dtype=DTYPES[s.state_dtype],
-            **named,
-        )
+    def _rows(self, problem: Problem) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """x, dt, B and C a sequence a row."""
+        views = {name: getattr(problem, name) for name in ("x", "dt", "B", "C")}
+        dense = {name: view.new_empty(view.shape) for name, view in views.items()}
+        return filled(problem, dense), {"return_final_states": True}
 
 
 def _of_all_counts(metadata: Any) -> Any:
@@ -161,7 +177,7 @@ def _of_all_counts(metadata: Any) -> Any:
 def _past_triton(*_: Any, **__: Any) -> None:
     raise HostError(
         "TensorRT-LLM runs this geometry past Triton on this GPU",
-        where=f"{MODULES}.ssd_combined",
+        where=OPERATION,
         found="FlashInfer's own kernel",
         wanted="kernels of Triton's, which a bundle can hold",
         mend="nothing is to be built for it; exclude the model",
@@ -171,7 +187,7 @@ def _past_triton(*_: Any, **__: Any) -> None:
 def _too_old() -> HostError:
     return HostError(
         "this TensorRT-LLM is older than those that are known",
-        where=f"{MODULES}.ssd_combined",
+        where=OPERATION,
         found="an operation that makes its own output",
         wanted="TensorRT-LLM 1.2 or newer",
         mend="install a newer release, or build the builtin kernels (--source builtin)",

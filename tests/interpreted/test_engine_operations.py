@@ -1,30 +1,43 @@
-"""vLLM's own operation as the tuner calls it, held against the recurrence it is judged by."""
+"""The engines' own operations as the tuner calls them, held against the recurrence that judges."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from engine_modules import engine_folder, importable
 from signature_builders import signature
 
-from ssd_aot.engines.engine import engine
+from ssd_aot.engines import mamba_ssm, sglang, tensorrt_llm, vllm
+from ssd_aot.engines.engine import ENGINES, engine
 from ssd_aot.engines.serving_calls import MeasuredEngine, check_batches
 from ssd_aot.measurement.running import judge_results
+from ssd_aot.signatures import Signature
 from ssd_aot.targets import target
-from ssd_aot.triton_compat.forcing import tuner_of
 from ssd_aot.tuning.poison import PoisonedMemory
 
-OPERATIONS = "vllm.model_executor.layers.mamba.ops"
-KERNELS = (
-    "ssd_bmm:_bmm_chunk_fwd_kernel",
-    "ssd_chunk_scan:_chunk_scan_fwd_kernel",
-    "ssd_chunk_state:_chunk_state_fwd_kernel",
-    "ssd_chunk_state:_chunk_cumsum_fwd_kernel",
-    "ssd_state_passing:_state_passing_fwd_kernel",
-)
+OPERATIONS = {
+    "vllm": vllm.OPERATION,
+    "sglang": sglang.OPERATION,
+    "mamba_ssm": mamba_ssm.OPERATION,
+    "tensorrt_llm": tensorrt_llm.OPERATION,
+}
+SMALL = signature(
+    nheads=2, headdim=16, dstate=16, ngroups=1, chunk_size=32, dtype="fp32", dt_dtype="fp32",
+    param_dtype="fp32", num_seqs=(2, 5),
+)  # fmt: skip
+SIGNATURES = [
+    replace(SMALL, has_initstates=has, is_cont_batched=packed, intermediate_states=kept, **extra)
+    for has in (False, True)
+    for packed in (False, True)
+    for kept in (False, True)
+    for extra in ({}, {"z": True, "D": "headdim", "seq_idx": True}, {"lengths": "chunk_aligned"})
+]
 
 
 class First(dict[Any, Any]):
@@ -41,40 +54,43 @@ class First(dict[Any, Any]):
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredEngine]:
-    folder = engine_folder("vllm")
+def measured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MeasuredEngine]:
+    """Each engine by its operation modules, imported and adopted, each tuner's choice its first."""
+    name = request.param
+    folder = engine_folder(name)
     if folder is None:
-        pytest.skip("no modules of vllm here: python tests/engine_modules.py vllm")
-    found = engine("vllm")
-    assert isinstance(found, MeasuredEngine)
+        pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
+    found = engine(name)
     with ExitStack() as stack:
-        stack.enter_context(importable("vllm", folder, tmp_path_factory.mktemp("stand_ins")))
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr("ssd_aot.sources.batches.LONGEST_TOKENS", 70)
+        # They name their tensors' device before each launch.
+        for module in (torch.cuda, torch.cpu):
+            patch.setattr(module, "device", lambda index: nullcontext(), raising=False)
+        stack.enter_context(importable(name, folder, tmp_path_factory.mktemp("stand_ins")))
         stack.enter_context(found.imported(target("h200")))
-        for kernel in KERNELS:
-            tuner = tuner_of(f"{OPERATIONS}.{kernel}")
-            tuner.cache = First(tuner)
+        beside = OPERATIONS[name].replace("combined", "")
+        for module in [module for path, module in sys.modules.items() if path.startswith(beside)]:
+            for kernel in vars(module).values():
+                if hasattr(kernel, "configs"):
+                    kernel.cache = First(kernel)
+        assert isinstance(found, MeasuredEngine)
         yield found
 
 
-@pytest.mark.parametrize("intermediate_states", [False, True])
-@pytest.mark.parametrize("has_initstates", [False, True])
-def test_each_batch_is_right_in_poisoned_memory(
-    vllm: MeasuredEngine,
-    has_initstates: bool,
-    intermediate_states: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("ssd_aot.sources.batches.LONGEST_TOKENS", 70)
-    small = signature(
-        nheads=2, headdim=16, dstate=16, ngroups=1, chunk_size=32, dtype="fp32", dt_dtype="fp32",
-        param_dtype="fp32", num_seqs=(2, 5), has_initstates=has_initstates,
-        intermediate_states=intermediate_states,
-    )  # fmt: skip
-    assert not vllm.refusal(small)
-
-    for batch in check_batches(small):
+@pytest.mark.parametrize(
+    ("measured", "one"),
+    [(name, one) for name in ENGINES for one in SIGNATURES if not engine(name).refusal(one)],
+    ids=lambda value: getattr(value, "id", value),
+    indirect=["measured"],
+)
+def test_each_batch_is_right_in_poisoned_memory(measured: MeasuredEngine, one: Signature) -> None:
+    for batch in check_batches(one):
         problem = batch.problem("cpu")
         with PoisonedMemory():  # type: ignore[no-untyped-call]
-            first, second = (vllm.prepare(batch, problem).results() for _ in range(2))
+            first, second = (measured.prepare(batch, problem).results() for _ in range(2))
         judgement = judge_results(problem, problem.reference(), first, second)
+        assert first.states is not None
         assert not judgement.wrong, f"{batch}: {judgement}"
