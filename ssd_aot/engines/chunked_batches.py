@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from ssd_aot.signatures import Signature
+from ssd_aot.sources.batches import MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,15 @@ def row_batches(signature: Signature) -> Iterator[RowBatch]:
     return _thinned(signature, _rows(signature))
 
 
+def most_tokens(signature: Signature) -> int:
+    """Tokens of the largest batch. The spec's token budget is no bound: from some count on strides
+    take 64 bits, and a server may be given a larger budget."""
+    return max(signature.max_num_batched_tokens, MOST_TOKENS)
+
+
 def _packed(signature: Signature) -> Iterator[PackedBatch]:
     size, least = signature.chunk_size, _fewest_tokens(signature)
-    most = max(signature.max_num_batched_tokens, signature.num_seqs[0] * least)
+    most = max(most_tokens(signature), signature.num_seqs[0] * least)
     for num_seqs in of_each_class(*signature.num_seqs):
         if num_seqs * least > most:
             continue
@@ -110,7 +117,7 @@ def _packed(signature: Signature) -> Iterator[PackedBatch]:
 def _rows(signature: Signature) -> Iterator[RowBatch]:
     least = _fewest_tokens(signature)
     for rows in of_each_class(*signature.num_seqs):
-        longest = max(signature.max_num_batched_tokens // rows, least)
+        longest = max(most_tokens(signature) // rows, least)
         for _, tokens in _lengths(signature, least, longest):
             yield RowBatch(tokens, signature.chunk_size, rows)
 
