@@ -19,7 +19,7 @@ from torch import Tensor
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import pass_over, scan_module
-from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
 from ssd_aot.engines.shapes import convolution_input, filled, owners, projected, split
 from ssd_aot.problems import DTYPES, Problem, Results
 from ssd_aot.signatures import Signature
@@ -62,12 +62,24 @@ class MambaSsm:
 
     def calls(self, signature: Signature) -> Iterator[Call]:
         batches = packed_batches if signature.is_cont_batched else row_batches
+        two = signature.is_cont_batched or _made_for_dtype(signature)
         for batch in batches(signature):
-            yield partial(call_without_memory, self, signature, batch.lengths)
+            for paged in (False, True) if two else (False,):
+                served = ServingBatch(signature, batch.lengths, decode_tokens=0, paged=paged)
+                yield partial(self._without_memory, served)
+
+    def _without_memory(self, batch: ServingBatch) -> None:
+        self.prepare(batch, batch.problem("meta")).run()
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        """`batch.paged`, of no other meaning here, stands for what one program does and another
+        does not: D of a layer that was made for a dtype, and ends of sequences in int64."""
         s, packed = problem.signature, problem.signature.is_cont_batched
-        inputs = _inputs(problem)
+        inputs, D, ends = _inputs(problem), problem.D, problem.cu_seqlens if packed else None
+        if batch.paged and D is not None and _made_for_dtype(s):
+            D = D.float()
+        if batch.paged and ends is not None:
+            ends = ends.long()
         run = partial(
             self._operation,
             inputs["x"],
@@ -76,18 +88,24 @@ class MambaSsm:
             inputs["B"],
             inputs["C"],
             chunk_size=s.chunk_size,
-            D=problem.D,
+            D=D,
             z=inputs.get("z"),
             dt_bias=problem.dt_bias,
             initial_states=problem.initial_states,
             seq_idx=owners(problem).unsqueeze(0) if packed else problem.seq_idx,
-            cu_seqlens=problem.cu_seqlens if packed else None,
+            cu_seqlens=ends,
             dt_softplus=s.dt_softplus,
             dt_limit=problem.dt_limit,
             return_final_states=True,
             return_varlen_states=packed,
         )
         return PreparedCall(run, _results)
+
+
+def _made_for_dtype(s: Signature) -> bool:
+    """Whether `Mamba2(dtype=…)` calls so as well: it makes dt_bias of that dtype, D in fp32."""
+    own = s.dt_dtype == s.dtype == s.param_dtype and s.dt_bias and s.dt_softplus
+    return own and s.D != "none" and not s.has_initstates
 
 
 def _results(returned: tuple[Tensor, ...]) -> Results:
@@ -111,11 +129,12 @@ def _inputs(problem: Problem) -> dict[str, Tensor]:
 def _convolved(s: Signature, projection: Tensor) -> Tensor:
     """The convolution's output, (rows, tokens, channels).
 
-    The package causal_conv1d makes it like its input, with channels last; packed sequences need
-    that package. torch's convolution has tokens last and `conv_kernel - 1` more than are kept.
+    The package causal_conv1d makes it like its input, with channels last; packed sequences and a
+    seq_idx need that package. torch's convolution has tokens last and `conv_kernel - 1` more than
+    are kept.
     """
     into = convolution_input(s, projection).transpose(1, 2)
-    if s.is_cont_batched or importlib.util.find_spec("causal_conv1d") is not None:
+    if s.is_cont_batched or s.seq_idx or importlib.util.find_spec("causal_conv1d") is not None:
         return torch.empty_like(into).transpose(1, 2)
     rows, channels, tokens = into.shape
     padded = into.new_empty(rows, channels, tokens + s.conv_kernel - 1)
