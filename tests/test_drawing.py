@@ -106,7 +106,10 @@ def test_the_generator_knows_nothing_of_the_planners_scenarios() -> None:
                 else []
             )
         }
-        planners = ("problems", "tracing", "plan", "sources", "scenarios", "signatures")
+        planners = (
+            "problems", "tracing", "plan", "sources", "scenarios", "signatures",
+            "chunked_batches", "shapes", "serving_calls",
+        )  # fmt: skip
         shared = {name for name in names if name.rpartition(".")[2] in planners}
         # Only to name the type of the plan that is fuzzed.
         assert shared <= ({"ssd_aot.plan"} if module.name == "checking.py" else set()), module
