@@ -167,9 +167,8 @@ class TensorRtLlm:
 def _of_all_counts(metadata: Any) -> Any:
     """What computes the pieces, or None where it takes their number as a constexpr: then every
     batch compiles that kernel anew, and no bundle holds them all."""
-    kernel = metadata._cu_seqlens_triton_kernel
-    constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
-    if constexprs & {"num_seqs", "N"}:
+    parameters = inspect.signature(metadata._cu_seqlens_triton_kernel.fn).parameters
+    if any("constexpr" in str(parameters[name].annotation) for name in ("num_seqs", "N")):
         return None
     return metadata.cu_seqlens_to_chunk_indices_offsets_triton
 
