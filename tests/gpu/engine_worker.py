@@ -1,9 +1,9 @@
-"""One fresh process that runs vLLM's own scan on the GPU, from a bundle or by itself.
+"""One fresh process that runs an engine's own scan on the GPU, from a bundle or by itself.
 
 `python engine_worker.py BUNDLE {own,early,cold,warm} {signatures,batches}` prints one JSON line:
 what Triton compiled, tuned and built meanwhile, times, and a digest of every result. `own` compiles
-by itself, in the configurations that the bundle names; `early` loads before vLLM is imported, as
-its plug-in does, the other two after it.
+by itself, in the configurations that the bundle names; `early` loads before the engine is imported,
+as vLLM's plug-in does, the other two after it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import importlib
 import json
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
 
 import ssd_aot
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.engines.vllm import OPERATION
-from ssd_aot.problems import Problem, make_problem
+from ssd_aot.engines.engine import engine
+from ssd_aot.engines.serving_calls import MeasuredEngine, PreparedCall, ServingBatch
+from ssd_aot.measurement.running import TOLERANCE, relative_error
+from ssd_aot.problems import Problem, Results
 from ssd_aot.signatures import Signature
 
 LENGTHS = {1: (700,), 2: (300, 1, 129, 270)}
@@ -57,48 +60,32 @@ class Counters:
         build._build = counted_build
 
 
-@dataclass(frozen=True)
-class Call:
-    """The operation as vLLM's mixer calls it, into outputs filled with NaN."""
+def prepared(
+    source: MeasuredEngine, signature: Signature, lengths: tuple[int, ...], number: int = 0
+) -> tuple[PreparedCall, Problem]:
+    """A layer's call, and its problem."""
+    if not signature.is_cont_batched:
+        lengths = (lengths[0],) * len(lengths)
+    batch = ServingBatch(signature, lengths, decode_tokens=number % 3, seed=number)
+    problem = batch.problem("cuda")
+    return source.prepare(batch, problem), problem
 
-    problem: Problem
-    out: torch.Tensor
-    cache: torch.Tensor
-    slots: torch.Tensor
 
-    @classmethod
-    def of(cls, problem: Problem) -> Call:
-        s, count = problem.signature, len(problem.lengths)
-        shape = (count + 1, s.nheads, s.headdim, s.dstate)
-        return cls(
-            problem,
-            out=torch.full_like(
-                problem.x, float("nan"), memory_format=torch.contiguous_format
-            ),
-            cache=torch.full(shape, float("nan"), dtype=problem.state_dtype, device="cuda"),
-            slots=torch.arange(count, 0, -1, dtype=torch.int32, device="cuda"),
-        )  # fmt: skip
-
-    def run(self, operation: Any) -> None:
-        p, s = self.problem, self.problem.signature
-        operation(
-            p.x, p.dt, p.A, p.B, p.C, s.chunk_size, p.cu_seqlens, p.chunks.ends, p.chunks.last,
-            p.chunks.owner, self.out, D=p.D, dt_bias=p.dt_bias, initial_states=p.initial_states,
-            dt_softplus=True, state_dtype=p.state_dtype, final_states_out=self.cache,
-            final_state_indices=self.slots,
-        )  # fmt: skip
-
-    def digest(self) -> str:
-        total = hashlib.sha256()
-        for tensor in (self.out, self.cache[1:]):
+def digest(results: Results) -> str:
+    total = hashlib.sha256()
+    for tensor in (results.out, results.states):
+        if tensor is not None:
             total.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-        return total.hexdigest()
+    return total.hexdigest()
 
-    def timed_ms(self, operation: Any) -> float:
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        self.run(operation)
-        return (time.perf_counter() - began) * 1e3
+
+def timed_ms(call: Callable[[], object], *, after_waiting: bool = False) -> float:
+    if after_waiting:
+        torch.cuda._sleep(4_000_000)  # cycles: 2 ms
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
 
 
 def warm_allocator() -> None:
@@ -106,26 +93,34 @@ def warm_allocator() -> None:
     del [torch.empty(2**28, dtype=torch.uint8, device="cuda") for _ in range(8)][:]
 
 
-def run_signatures(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
-    """Every signature once; the first of them again for the time of a later call."""
-
-    def call_of(number: int) -> Call:
-        signature = signatures[number]
-        lengths = LENGTHS[min(signature.num_seqs[0], 2)]
-        problem = make_problem(
-            signature, lengths, device="cuda", decode_tokens=number % 3, seed=number
-        )
-        return Call.of(problem)
-
-    first = call_of(0)
-    first_ms = first.timed_ms(operation)
-    results = {}
+def run_signatures(
+    source: MeasuredEngine, signatures: list[Signature], judged: bool
+) -> dict[str, Any]:
+    """Every signature once, `judged` by the recurrence; the first of them again for the time of a
+    later call."""
+    first, _ = call_of(source, signatures, 0)
+    first_ms = timed_ms(first.run)
+    results, errors = {}, [0.0]
     for number, signature in enumerate(signatures):
-        call = call_of(number)
-        call.run(operation)
-        results[signature.id] = call.digest()
-    later = sorted(first.timed_ms(operation) for _ in range(50))
-    return {"first_ms": first_ms, "median_ms": later[25], "results": results}
+        call, problem = call_of(source, signatures, number)
+        found = call.results()
+        results[signature.id] = digest(found)
+        if judged:
+            error = relative_error(found.out, problem.reference().out)
+            errors.append(error / TOLERANCE[signature.dtype])
+    later = [timed_ms(first.run) for _ in range(50)]
+    after_waits = [timed_ms(first.run, after_waiting=True) for _ in range(50)]
+    return {
+        "first_ms": first_ms, "median_ms": median(later), "after_waits_ms": median(after_waits),
+        "results": results, "error": max(errors),
+    }  # fmt: skip
+
+
+def call_of(
+    source: MeasuredEngine, signatures: list[Signature], number: int
+) -> tuple[PreparedCall, Problem]:
+    signature = signatures[number]
+    return prepared(source, signature, LENGTHS[min(signature.num_seqs[0], 2)], number)
 
 
 BATCHES, LAYERS = 300, 16
@@ -133,14 +128,16 @@ FULL_STEPS = ((8192,), (7000,), (5555,)), ((4096, 4096), (5000, 3000), (1234, 43
 """Tokens of the sequences of prefill steps, of fresh sequences and of cached prefixes."""
 
 
-def run_batches(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
+def run_batches(
+    source: MeasuredEngine, signatures: list[Signature], judged: bool
+) -> dict[str, Any]:
     """300 prefill batches through all layers, the first with a cached prefix in the middle: the
     seconds they take."""
     model = [s for s in signatures if s.tp == signatures[0].tp and s.state_dtype == "fp32"]
     fresh = next(s for s in model if not s.has_initstates and s.num_seqs[0] == 1)
     cached = next(s for s in model if s.has_initstates and s.num_seqs[0] > 1)
     halves = [
-        [Call.of(make_problem(s, lengths, device="cuda")) for lengths in steps]
+        [prepared(source, s, lengths)[0] for lengths in steps]
         for s, steps in zip((fresh, cached), FULL_STEPS, strict=True)
     ]
     torch.cuda.synchronize()
@@ -148,7 +145,7 @@ def run_batches(operation: Any, signatures: list[Signature]) -> dict[str, Any]:
     for calls in halves:
         for batch in range(BATCHES // 2):
             for _ in range(LAYERS):
-                calls[batch % len(calls)].run(operation)
+                calls[batch % len(calls)].run()
     torch.cuda.synchronize()
     return {"seconds": time.perf_counter() - began}
 
@@ -169,12 +166,18 @@ def choose(kernel: str, stored: dict[str, Any]) -> None:
 
 def main(path: str, mode: str, workload: str) -> None:
     bundle = Bundle.open(path)
+    source = engine(bundle.manifest.source.name)
+    assert isinstance(source, MeasuredEngine)
     counters = Counters()
     torch.zeros(1, device="cuda")
     began = time.perf_counter()
     if mode == "early":
         ssd_aot.load(path, strict=True)
-    operation = __import__(OPERATION, fromlist=["_"]).mamba_chunk_scan_combined_varlen
+    module = sys.modules[type(source).__module__]
+    for name in ("OPERATION", "METADATA"):
+        if hasattr(module, name):
+            importlib.import_module(getattr(module, name))
+    assert source.adopt()
     if mode in ("cold", "warm"):
         ssd_aot.load(path, strict=True, warm=mode == "warm")
     if mode == "own":
@@ -186,7 +189,9 @@ def main(path: str, mode: str, workload: str) -> None:
     warm_allocator()
     signatures = [Signature.from_json(fields) for _, fields in bundle.manifest.signatures]
     run = {"signatures": run_signatures, "batches": run_batches}[workload]
-    print(json.dumps({"load_s": load_s, **run(operation, signatures), **vars(counters)}))
+    print(
+        json.dumps({"load_s": load_s, **run(source, signatures, mode == "own"), **vars(counters)})
+    )
 
 
 if __name__ == "__main__":
