@@ -95,7 +95,7 @@ def installed(calls: Calls = scan) -> Iterator[None]:
         for place in ("engines.building", "engines.planning", "engines.tuning_process", "sources"):
             name = f"ssd_aot.{place}.require_installed"
             stack.enter_context(mock.patch(name, lambda *_: "0.0.1"))
-        for place in ("tracing", "reaching", "tuning_process"):
+        for place in ("tracing", "reaching"):
             stack.enter_context(mock.patch(f"ssd_aot.engines.{place}.engine", lambda _: engine))
         yield
 

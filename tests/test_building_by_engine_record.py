@@ -33,7 +33,7 @@ from ssd_aot.bundle.manifest import Tuning
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.compilation.calling import WorkerGone
 from ssd_aot.engines import tuning_process
-from ssd_aot.errors import HostError
+from ssd_aot.errors import HostError, UsageError
 from ssd_aot.spec import load_spec
 from ssd_aot.tuning.attempts import DeviceLost
 from ssd_aot.tuning.choices import RecordFile
@@ -264,7 +264,6 @@ def test_a_bundle_with_choices_made_holds_no_candidates_to_measure(
     [
         (("--workers", "ray"), "an engine's kernels are tuned on this host"),
         (("--device", "0", "--device", "1"), "tuned on one GPU"),
-        (("--source", "sglang"), "kernels of this source cannot be tuned"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(
@@ -281,6 +280,11 @@ def test_what_cannot_be_tuned_is_refused(
 
     assert ended.exit_code == 2, ended.stderr
     assert complaint in ended.stderr
+
+
+def test_what_is_no_engine_has_no_kernels_that_can_be_tuned_as_one() -> None:
+    with pytest.raises(UsageError, match="cannot be tuned"):
+        tuning_process.require_measured("recording", "dist")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

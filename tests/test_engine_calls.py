@@ -3,7 +3,10 @@ tuners take."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,46 +15,133 @@ from engine_modules import engine_folder, importable
 from engine_tuning_builders import plan, pruned_at
 from signature_builders import signature
 
-from ssd_aot.engines.groups import tuning_groups
+from ssd_aot.engines.engine import ENGINES, engine
+from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
-from ssd_aot.engines.tuning_plan import every_check, plan_groups
+from ssd_aot.engines.serving_calls import ServingBatch
+from ssd_aot.engines.tracing import Reached
+from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.errors import HostError
+from ssd_aot.signatures import Signature
 from ssd_aot.targets import target
 from ssd_aot.triton_compat.forcing import force_choice, refusing_to_tune
 
+FIXTURE = Path(__file__).parent / "fixture_engine"
 PRUNED = "fixture_engine.operation:pruned"
 
 
-def test_every_launch_of_vllm_is_judged(tmp_path: Path) -> None:
-    """What the batches reach is what serving can reach: all of it, and nothing else."""
-    folder = engine_folder("vllm")
-    if folder is None:
-        pytest.skip("no modules of vllm here: python tests/engine_modules.py vllm")
-    signatures = [
-        signature(nheads=nheads, ngroups=nheads // 16, tp=128 // nheads, has_initstates=has,
-                  state_dtype=dtype, num_seqs=num_seqs)
-        for nheads in (32, 128) for has in (False, True) for dtype in ("fp32", "fp16")
-        for num_seqs in ((1, 1), (2, 1024))
-    ]  # fmt: skip
+MATRIX = [
+    signature(nheads=nheads, ngroups=nheads // 16, tp=128 // nheads, has_initstates=has,
+              is_cont_batched=packed, state_dtype=dtype, num_seqs=num_seqs)
+    for nheads in (32, 128) for has in (False, True) for packed in (False, True)
+    for dtype in ("fp32", "fp16") for num_seqs in ((1, 1), (2, 1024))
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An engine's groups, and what batches reach."""
+
+    groups: tuple[TuningGroup, ...]
+    batches: tuple[ServingBatch, ...]
+    reached: tuple[Reached, ...]
+
+    def plan(self, built: Any = None) -> tuple[tuple[PlannedGroup, ...], tuple[TuningGroup, ...]]:
+        return plan_groups(self.groups, self.batches, self.reached, built)
+
+
+def reached_by(name: str, batches: Sequence[ServingBatch]) -> tuple[Reached, ...]:
+    with EngineProcess(name, target("h200")) as process:
+        return process.trace_batches(batches)
+
+
+def traced(name: str, signatures: Sequence[Signature]) -> Traced:
+    with EngineProcess(name, target("h200")) as process:
+        groups = tuning_groups(process.trace(signatures))
     batches = every_check(signatures)
+    return Traced(groups, batches, reached_by(name, batches))
 
-    with importable("vllm", folder, tmp_path):
-        with EngineProcess("vllm", target("h200")) as process:
-            groups = tuning_groups(process.trace(signatures))
-        with EngineProcess("vllm", target("h200")) as process:
-            reached = process.trace_batches(batches)
 
-    planned, apart = plan_groups(groups, batches, reached)
-    assert apart == () and len(planned) == len(groups) == 16
+@pytest.mark.parametrize("name", ENGINES)
+def test_each_choice_of_an_engine_is_judged_and_timed(name: str, tmp_path: Path) -> None:
+    folder = engine_folder(name)
+    if folder is None:
+        pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
+    signatures = [one for one in MATRIX if not engine(name).refusal(one)]
+
+    with importable(name, folder, tmp_path):
+        found = traced(name, signatures)
+        planned, apart = found.plan()
+        timed = tuple(dict.fromkeys(batch for one in planned for batch in one.timed))
+        reached = dict(zip(timed, reached_by(name, timed), strict=True))
+
+    choices = [group for group in found.groups if group.identity and len(group.candidates) > 1]
+    assert apart == () and len(planned) == len(choices) > 0
     for one in planned:
-        assert one.judged == tuple(sorted(t.captured.launch.identity for t in one.group.launches))
         assert len(one.checks) >= 4 and len({batch.seed for batch in one.checks}) >= 2
         assert [batch.name for batch in one.timed][:3] == [
             f"{one.timed[0].signature.nheads}h {shape}" for shape in ("1x512", "4x8192", "16x8192")
         ]  # fmt: skip
-    known = {(t.captured.launch.identity, g.tuning.key) for g in groups for t in g.launches
-             if g.tuning is not None}  # fmt: skip
-    assert set[Any]().union(*reached) <= known
+        assert one.group.tuning is not None
+        for batch in one.timed:
+            assert one.group.tuning.key in {key for _, key in reached[batch]}
+    # Nothing but what serving reaches is run, and what a tuner prunes depends on its key alone.
+    known = {
+        (traced.captured.launch.identity, group.tuning.key if group.tuning else "")
+        for group in found.groups for traced in group.launches
+    }  # fmt: skip
+    assert set[Any]().union(*found.reached, *reached.values()) <= known
+    for group in choices:
+        offered = {
+            tuple(candidate.configuration for candidate in launch.captured.candidates)
+            for launch in group.launches
+        }
+        assert offered == {group.candidates}
+
+
+def test_every_launch_of_vllm_is_judged(tmp_path: Path) -> None:
+    folder = engine_folder("vllm")
+    if folder is None:
+        pytest.skip("no modules of vllm here: python tests/engine_modules.py vllm")
+
+    with importable("vllm", folder, tmp_path):
+        planned, _ = traced("vllm", [s for s in MATRIX if s.is_cont_batched]).plan()
+
+    assert len(planned) == 16
+    for one in planned:
+        assert one.judged == tuple(sorted(t.captured.launch.identity for t in one.group.launches))
+
+
+def test_a_call_that_ends_at_a_launch_without_a_candidate_judges_nothing(tmp_path: Path) -> None:
+    """As that of TensorRT-LLM with initial states for sequences in rows."""
+    rows = [signature(is_cont_batched=False, num_seqs=(2, 8), has_initstates=has)
+            for has in (False, True)]  # fmt: skip
+
+    with importable("tensorrt_llm", FIXTURE, tmp_path):
+        found = traced("tensorrt_llm", rows)
+    scans = [group for group in found.groups if group.kernel.endswith(":_chunk_scan_fwd_kernel")]
+    ends = set(filter(has_initial_states, scans))
+    built = {
+        launch.captured.launch.identity: [
+            SimpleNamespace(configuration=one, object=SimpleNamespace(registers=1, spill_bytes=0))
+            for one in group.candidates
+        ]
+        for group in set(found.groups) - ends for launch in group.launches
+    }  # fmt: skip
+    planned, apart = found.plan(built)
+
+    assert ends and ends < set(apart)
+    assert all(map(has_initial_states, apart))
+    assert planned and not any(map(has_initial_states, (one.group for one in planned)))
+    assert not any(
+        batch.signature.has_initstates for one in planned for batch in one.checks + one.timed
+    )
+
+
+def has_initial_states(group: TuningGroup) -> bool:
+    return any(
+        dict(one.captured.launch.constexprs)["HAS_INITSTATES"] is True for one in group.launches
+    )
 
 
 def test_a_tuner_takes_what_is_forced_though_its_engine_remembers_choices(

@@ -19,8 +19,9 @@ class ServingBatch:
     """A batch under a signature: `lengths` of its sequences behind `decode_tokens` rows of others.
 
     With `final_states` these are written to a cache, whose slots are padded pages where it is
-    `paged`; without, and for intermediate states, the operation returns states. None of the three
-    matters to an engine whose prefill tokens come first and whose operation returns states.
+    `paged`; without, and for intermediate states, the operation returns states. To an engine whose
+    prefill tokens come first and whose operation returns states none of the three is anything,
+    unless its `prepare` says what.
     """
 
     signature: Signature
@@ -92,4 +93,6 @@ def check_batches(signature: Signature) -> Iterator[ServingBatch]:
             signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, paged=number % 2 == 1
         )
     for number, lengths in enumerate(every[::2]):
-        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False)
+        # Without a cache nothing is in pages; what else engines take that for comes about so with
+        # lengths of each kind.
+        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False, paged=True)

@@ -103,13 +103,24 @@ def plan_groups(
 ) -> tuple[tuple[PlannedGroup, ...], tuple[TuningGroup, ...]]:
     """The groups that have a choice to be measured, in the order in which they are: kernels with
     most candidates first, which engines give to those that take most of the time, and what leads
-    before its kin. Then the groups that no batch reaches.
+    before its kin. Then the groups that no batch reaches which runs.
 
     `built` maps the identity of a launch to the variants of it that can run, all of them where it
     is not given; `reasons` tell, by "KERNEL [CONFIGURATION]", why others cannot.
     """
     planned: list[PlannedGroup] = []
     apart: list[TuningGroup] = []
+    # An engine may plan a call that ends at a launch of which no candidate compiles.
+    never = {
+        launch.captured.launch.identity
+        for group in groups for launch in group.launches
+        if built is not None and not built.get(launch.captured.launch.identity)
+    }  # fmt: skip
+    runs = {
+        batch: found
+        for batch, found in zip(batches, reached, strict=True)
+        if never.isdisjoint(identity for identity, _ in found)
+    }
     for group in groups:
         if not group.identity or len(group.candidates) < 2:
             continue
@@ -117,7 +128,7 @@ def plan_groups(
         own = {(t.captured.launch.identity, group.tuning.key) for t in group.launches}
         reaching = {
             batch: {identity for identity, _ in found & own}
-            for batch, found in zip(batches, reached, strict=True)
+            for batch, found in runs.items()
             if found & own
         }
         usable, unusable = _candidates(group, built, reasons or {})
@@ -206,13 +217,15 @@ def _timed(reaching: Sequence[ServingBatch]) -> tuple[ServingBatch, ...]:
     """Few tokens and many with the most heads, and a full step with the fewest."""
     ranges = [batch.signature.num_seqs for batch in reaching]
     sequences = min(low for low, _ in ranges), max(high for _, high in ranges)
-    # Serving keeps final states; what returns them is a warm-up, and timed where it is alone.
-    first = max(reaching, key=lambda batch: (batch.signature.nheads, batch.final_states))
-    last = max(reaching, key=lambda batch: (-batch.signature.nheads, batch.final_states))
+    # Serving keeps final states, and pages that are no longer than they must be; the others are
+    # timed where they are alone.
+    served = sorted(reaching, key=lambda batch: (not batch.final_states, batch.paged))
+    first = max(served, key=lambda batch: batch.signature.nheads)
+    last = min(served, key=lambda batch: batch.signature.nheads)
     found: dict[str, ServingBatch] = {}
     for batch, shapes in ((first, TIMED_SHAPES), (last, TIMED_SHAPES[1:2])):
         for count, length in shapes:
             lengths = lengths_around(batch.signature, sequences, count, length)
-            timed = replace(batch, lengths=lengths, decode_tokens=1, seed=0, paged=False)
+            timed = replace(batch, lengths=lengths, decode_tokens=1, seed=0)
             found.setdefault(timed.name, timed)
     return tuple(found.values())

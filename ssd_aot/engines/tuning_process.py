@@ -15,10 +15,9 @@ from ssd_aot.compilation.calling import Worker, WorkerGone
 from ssd_aot.compilation.spawning import SpawnedWorker
 from ssd_aot.engines.building import build_engine
 from ssd_aot.engines.device_measuring import EngineDevice
-from ssd_aot.engines.engine import ENGINES, engine, require_installed
+from ssd_aot.engines.engine import ENGINES, require_installed
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
-from ssd_aot.engines.serving_calls import MeasuredEngine
 from ssd_aot.engines.tuner import tune_groups
 from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.errors import BundleError, HostError, UsageError
@@ -81,9 +80,9 @@ def prepare_tuning(
     """What there is to be measured of a bundle with all candidates, and notices of what cannot be;
     touches no GPU.
 
-    Raises `HostError` where the engine is not installed, `UsageError` for one whose operation
-    cannot be called here or that has another version than the bundle's, and `BundleError` for what
-    is no such bundle.
+    Raises `HostError` where the engine is not installed, `UsageError` for a source that is
+    none or that has another version than the bundle's, and `BundleError` for what is no such
+    bundle.
     """
     manifest = Bundle.open(candidates).manifest
     source, version = manifest.source.name, manifest.source.version
@@ -116,14 +115,14 @@ def prepare_tuning(
 
 
 def require_measured(source: str, where: str) -> str:
-    """The version of an engine. Raises `UsageError` for a source that is no engine whose operation
-    can be called on real tensors, `HostError` where it is not installed."""
-    if source not in ENGINES or not isinstance(engine(source), MeasuredEngine):
+    """The version of an engine. Raises `UsageError` for a source that is none, `HostError` where it
+    is not installed."""
+    if source not in ENGINES:
         raise UsageError(
             "kernels of this source cannot be tuned",
             where=where,
             found=source,
-            wanted="builtin, or vllm",
+            wanted=", ".join(("builtin", *ENGINES)),
             mend="build them in the engine's own order, or with --tune-at-serve",
         )
     return require_installed(source, where)
