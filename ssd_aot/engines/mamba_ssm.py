@@ -19,7 +19,7 @@ from torch import Tensor
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import pass_over, scan_module
-from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
 from ssd_aot.engines.shapes import convolution_input, filled, owners, projected, split
 from ssd_aot.problems import DTYPES, Problem, Results
 from ssd_aot.signatures import Signature
@@ -66,10 +66,7 @@ class MambaSsm:
         for batch in batches(signature):
             for paged in (False, True) if two else (False,):
                 served = ServingBatch(signature, batch.lengths, decode_tokens=0, paged=paged)
-                yield partial(self._without_memory, served)
-
-    def _without_memory(self, batch: ServingBatch) -> None:
-        self.prepare(batch, batch.problem("meta")).run()
+                yield partial(call_without_memory, self, served)
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
         """`batch.paged`, of no other meaning here, stands for what one program does and another

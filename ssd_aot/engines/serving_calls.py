@@ -74,11 +74,8 @@ class MeasuredEngine(Engine, Protocol):
         ...
 
 
-def call_without_memory(
-    engine: MeasuredEngine, signature: Signature, lengths: tuple[int, ...]
-) -> None:
-    """What `prepare` makes of a batch with nothing before it, called on the meta device."""
-    batch = ServingBatch(signature, lengths, decode_tokens=0)
+def call_without_memory(engine: MeasuredEngine, batch: ServingBatch) -> None:
+    """What `prepare` makes of a batch, called on the meta device."""
     engine.prepare(batch, batch.problem("meta")).run()
 
 

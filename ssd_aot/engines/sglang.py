@@ -81,7 +81,8 @@ class Sglang:
 
     def calls(self, signature: Signature) -> Iterator[Call]:
         for batch in packed_batches(signature):
-            yield partial(call_without_memory, self, signature, batch.lengths)
+            served = ServingBatch(signature, batch.lengths, decode_tokens=0)
+            yield partial(call_without_memory, self, served)
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
         s = problem.signature

@@ -97,7 +97,8 @@ class TensorRtLlm:
     def calls(self, signature: Signature) -> Iterator[Call]:
         batches = packed_batches if signature.is_cont_batched else row_batches
         for batch in batches(signature):
-            yield partial(call_without_memory, self, signature, batch.lengths)
+            served = ServingBatch(signature, batch.lengths, decode_tokens=0)
+            yield partial(call_without_memory, self, served)
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
         s = problem.signature

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssd_aot import ops
+from ssd_aot.engines.engine import engine
+from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch
 from ssd_aot.layouts import Blocking, Counts, ScanLayout
 from ssd_aot.ops.execution import current_executor, executing
 from ssd_aot.problems import Problem
 from ssd_aot.runtime.loading import LoadedBundle
+
+ENGINES_BESIDE = ("vllm", "mamba_ssm", "sglang")
 
 
 @dataclass(frozen=True)
@@ -38,29 +42,42 @@ def contestants(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
     five = (launches * 5)[:5]
     found.append(Contestant("5 bare launches", _bare(five), captured=False))
     found.append(Contestant("graph of ours", _graph(drop_in), captured=False))
-    absent = {}
-    for name, module in (("vllm", "vllm.model_executor.layers.mamba.ops.ssd_combined"),):
+    theirs, absent = engines_here(problem)
+    return found + theirs, absent
+
+
+def engines_here(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
+    """The calls that layers of the engines here make, and why other engines cannot be called. An
+    engine that takes sequences in rows is given them so where they are of one length; one that
+    never makes such a call at all does not enter."""
+    found: list[Contestant] = []
+    absent: dict[str, str] = {}
+    for name in ENGINES_BESIDE:
+        source = engine(name)
+        assert isinstance(source, MeasuredEngine)
         try:
-            engine = importlib.import_module(module)
+            importlib.import_module(importlib.import_module(f"ssd_aot.engines.{name}").OPERATION)
         except Exception as error:
             absent[name] = f"{type(error).__name__}: {error}"
             continue
-        own = {**arguments, "out": torch.empty_like(arguments["out"])}
-        own["final_states_out"] = torch.empty_like(arguments["final_states_out"])
-        found.append(Contestant(name, _varlen(engine.mamba_chunk_scan_combined_varlen, own)))
-    for name, module, prepare in (
-        ("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined", rows_call),
-        ("sglang", "sglang.kernels.ops.mamba.triton_ops.ssd_combined", row_call),
-    ):
-        try:
-            operation = importlib.import_module(module).mamba_chunk_scan_combined
-        except Exception as error:
-            absent[name] = f"{type(error).__name__}: {error}"
-            continue
-        call = prepare(operation, problem)
-        if call is not None:
-            found.append(Contestant(name, call))
+        source.adopt()
+        shaped = (one for one in (*_in_rows(problem), problem) if not source.refusal(one.signature))
+        one = next(shaped, None)
+        if one is not None:
+            batch = ServingBatch(one.signature, one.lengths, decode_tokens=0)
+            found.append(Contestant(name, source.prepare(batch, one).run))
     return found, absent
+
+
+def _in_rows(problem: Problem) -> list[Problem]:
+    """The problem with a sequence a row, if they are of one length."""
+    if len(set(problem.lengths)) > 1:
+        return []
+    rows = {
+        name: getattr(problem, name).unflatten(0, (len(problem.lengths), -1))
+        for name in ("x", "dt", "B", "C")
+    }
+    return [replace(problem, signature=replace(problem.signature, is_cont_batched=False), **rows)]
 
 
 @dataclass
@@ -139,66 +156,3 @@ def _graph(call: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         call()
     return graph.replay
-
-
-def rows_call(
-    operation: Callable[..., Any], problem: Problem
-) -> Callable[[], tuple[Tensor, Tensor]] | None:
-    """mamba_ssm's operation over sequences of one length, each a row: (outputs, final states). None
-    for sequences of several lengths."""
-    if len(set(problem.lengths)) > 1:
-        return None
-    rows = {
-        name: getattr(problem, name).unflatten(0, (len(problem.lengths), -1))
-        for name in ("x", "dt", "B", "C")
-    }
-    initial = problem.initial_states
-
-    @torch.no_grad()
-    def call() -> tuple[Tensor, Tensor]:
-        out, states = operation(
-            rows["x"], rows["dt"], problem.A, rows["B"], rows["C"], problem.signature.chunk_size,
-            D=problem.D, dt_bias=problem.dt_bias, initial_states=initial, dt_softplus=True,
-            return_final_states=True,
-        )  # fmt: skip
-        return out.flatten(0, 1), states
-
-    return call
-
-
-def row_call(
-    operation: Callable[..., Any], problem: Problem
-) -> Callable[[], tuple[Tensor, Tensor]]:
-    """SGLang's operation over sequences packed in one row: (outputs, final states).
-
-    Its chunks are those of the row, cut into pieces where a sequence begins; with initial states
-    it is told in which chunk each piece is and where it begins there.
-    """
-    s, tokens = problem.signature, problem.x.shape[0]
-    chunk, device = s.chunk_size, problem.x.device
-    row = {name: getattr(problem, name).unsqueeze(0) for name in ("x", "dt", "B", "C")}
-    out = torch.empty_like(row["x"], memory_format=torch.contiguous_format)
-    lengths = torch.tensor(problem.lengths, device=device)
-    owner = torch.arange(len(problem.lengths), dtype=torch.int32, device=device)
-    pieces = torch.tensor(
-        sorted({*range(0, tokens, chunk), *problem.cu_seqlens.tolist()[:-1]}), device=device
-    )
-    told: dict[str, Any] = {}
-    if s.has_initstates:
-        told = {
-            "initial_states": problem.initial_states,
-            "chunk_indices": (pieces // chunk).int(),
-            "chunk_offsets": (pieces % chunk).int(),
-        }
-    seq_idx = owner.repeat_interleave(lengths).unsqueeze(0)
-
-    def call() -> tuple[Tensor, Tensor]:
-        states = operation(
-            row["x"], row["dt"], problem.A, row["B"], row["C"], chunk_size=chunk, D=problem.D,
-            z=None, dt_bias=problem.dt_bias, seq_idx=seq_idx, cu_seqlens=problem.cu_seqlens,
-            return_varlen_states=True, dt_softplus=True, dt_limit=(0.0, float("inf")), out=out,
-            state_dtype=problem.state_dtype, **told,
-        )  # fmt: skip
-        return out[0], states
-
-    return call
