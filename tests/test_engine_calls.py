@@ -3,6 +3,7 @@ tuners take."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +143,26 @@ def has_initial_states(group: TuningGroup) -> bool:
     return any(
         dict(one.captured.launch.constexprs)["HAS_INITSTATES"] is True for one in group.launches
     )
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_is_adopted_where_the_process_has_imported_it(name: str, tmp_path: Path) -> None:
+    folder = engine_folder(name)
+    if folder is None:
+        pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
+    fresh: Any = type(engine(name))()
+    batch = ServingBatch(signature(has_initstates=False, is_cont_batched=True), (300,))
+
+    with importable(name, folder, tmp_path):
+        before = set(sys.modules)
+        assert not fresh.adopt() and set(sys.modules) == before
+        with engine(name).imported(target("h200")):
+            imported = set(sys.modules)
+            assert fresh.adopt() and set(sys.modules) == imported
+        # What is adopted stays.
+        prepared = fresh.prepare(batch, batch.problem("meta"))
+
+    assert prepared.run.func.__name__.startswith("mamba_chunk_scan_combined")
 
 
 def test_a_tuner_takes_what_is_forced_though_its_engine_remembers_choices(
