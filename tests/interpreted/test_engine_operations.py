@@ -32,13 +32,13 @@ SMALL = signature(
     nheads=2, headdim=16, dstate=16, ngroups=1, chunk_size=64, dtype="fp32", dt_dtype="fp32",
     param_dtype="fp32", num_seqs=(2, 3),
 )  # fmt: skip
+OPTIONS = {"z": True, "D": "headdim", "seq_idx": True}
 SIGNATURES = [
-    replace(SMALL, has_initstates=has, is_cont_batched=packed, intermediate_states=kept, **extra)
+    replace(SMALL, has_initstates=has, is_cont_batched=packed, **extra)
     for has in (False, True)
     for packed in (False, True)
-    for kept in (False, True)
-    for extra in ({}, {"z": True, "D": "headdim", "seq_idx": True}, {"lengths": "chunk_aligned"})
-]
+    for extra in ({}, {"intermediate_states": True}, OPTIONS)
+] + [replace(SMALL, is_cont_batched=packed, lengths="chunk_aligned") for packed in (False, True)]
 
 
 class Smallest(dict[Any, Any]):
