@@ -143,7 +143,8 @@ def test_the_12_variants_that_tensorrt_llms_warm_up_missed_are_planned(tmp_path:
         for packed in (False, True)
         for count in ((1, 1), (2, 64))
     ]
-    launches = traced("tensorrt_llm", tmp_path, *matrix)
+    served = [s for s in matrix if not engine("tensorrt_llm").refusal(s)]
+    launches = traced("tensorrt_llm", tmp_path, *served)
     with_states = [
         c for c in of(launches, VARLEN) if constexprs([c], "HAS_INITSTATES") == {(True,)}
     ]
@@ -161,9 +162,9 @@ def test_the_12_variants_that_tensorrt_llms_warm_up_missed_are_planned(tmp_path:
         (MANY, True),
         (signature(num_seqs=(1, 1)), False),
         (signature(num_seqs=(2, 64), has_initstates=False), False),
-        (signature(**ROWS), False),
+        (signature(is_cont_batched=False, num_seqs=(1, 1)), False),
     ],
-    ids=["many", "one", "no initial states", "rows"],
+    ids=["many", "one", "no initial states", "row"],
 )
 def test_only_several_sequences_with_initial_states_reach_tensorrt_llms_chunk_index_kernel(
     s: Signature, reached: bool, tmp_path: Path
@@ -245,6 +246,7 @@ def test_vllms_candidates_are_those_of_the_target(
         ("tensorrt_llm", signature(intermediate_states=True)),
         ("tensorrt_llm", signature(param_dtype="fp16")),
         ("tensorrt_llm", signature(dt_bias=False)),
+        ("tensorrt_llm", signature(is_cont_batched=False, num_seqs=(2, 64))),
         ("vllm", signature(is_cont_batched=False)),
     ],
 )
@@ -258,7 +260,8 @@ def test_what_an_engine_never_calls_with_is_refused(name: str, s: Signature) -> 
         ("sglang", signature(intermediate_states=True)),
         ("mamba_ssm", signature(is_cont_batched=False, z=True, D="none", dt_bias=False)),
         ("tensorrt_llm", signature(param_dtype="fp32")),
-        ("tensorrt_llm", signature(is_cont_batched=False)),
+        ("tensorrt_llm", signature(is_cont_batched=False, num_seqs=(1, 1))),
+        ("tensorrt_llm", signature(is_cont_batched=False, has_initstates=False)),
     ],
 )
 def test_what_an_engine_calls_with_is_not(name: str, s: Signature) -> None:

@@ -92,6 +92,9 @@ class TensorRtLlm:
             return "TensorRT-LLM's mixer passes D a head, dt_bias and dt_softplus always"
         if signature.intermediate_states:
             return "TensorRT-LLM gives no intermediate states"
+        rows = not signature.is_cont_batched and signature.num_seqs[1] > 1
+        if rows and signature.has_initstates:
+            return "TensorRT-LLM's scan takes initial states of packed sequences or of one row"
         return ""
 
     def calls(self, signature: Signature) -> Iterator[Call]:
@@ -159,10 +162,15 @@ class TensorRtLlm:
         return found
 
     def _rows(self, problem: Problem) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """x, dt, B and C a sequence a row."""
+        """x, dt, B and C a sequence a row; with initial states the scan wants to be told of the one
+        row's pieces."""
         views = {name: getattr(problem, name) for name in ("x", "dt", "B", "C")}
         dense = {name: view.new_empty(view.shape) for name, view in views.items()}
-        return filled(problem, dense), {"return_final_states": True}
+        told: dict[str, Any] = {"return_final_states": True}
+        if problem.signature.has_initstates:
+            told["seq_idx"] = owners(problem).unsqueeze(0)
+            told["chunk_indices"], told["chunk_offsets"] = pieces(problem)
+        return filled(problem, dense), told
 
 
 def _of_all_counts(metadata: Any) -> Any:

@@ -218,8 +218,9 @@ def _timed(reaching: Sequence[ServingBatch]) -> tuple[ServingBatch, ...]:
     ranges = [batch.signature.num_seqs for batch in reaching]
     sequences = min(low for low, _ in ranges), max(high for _, high in ranges)
     # Serving keeps final states, and pages that are no longer than they must be; the others are
-    # timed where they are alone.
+    # timed where they are alone, and so is a single sequence.
     served = sorted(reaching, key=lambda batch: (not batch.final_states, batch.paged))
+    served.sort(key=lambda batch: batch.signature.num_seqs[1] == 1)
     first = max(served, key=lambda batch: batch.signature.nheads)
     last = min(served, key=lambda batch: batch.signature.nheads)
     found: dict[str, ServingBatch] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,7 +49,13 @@ class TensorRtLlmLaunchCode(OperationLaunchCode):
         axes = deployment.axes
         # The parameters are fp32 whatever the model is; a spec may say so or say nothing.
         own = is_mixers(deployment) and axes["param_dtype"] in (axes["dtype"], "fp32")
-        return deployment if own and not axes["intermediate_states"] else None
+        if not own or axes["intermediate_states"]:
+            return None
+        reaches = deployment.reaches
+        if not axes["IS_CONT_BATCHED"]:
+            # The scan asserts that rows with initial states are one (`_chunk_scan_fwd`).
+            reaches = tuple(r for r in reaches if not r.initial_states or r.high == 1)
+        return replace(deployment, reaches=reaches) if reaches else None
 
     def calls(self, deployment: Deployment) -> Sequence[str]:
         return (SERVING,) if deployment.axes["IS_CONT_BATCHED"] else (ROWS, ROWS_FINAL)
@@ -95,6 +102,18 @@ def _rows(batch: Batch) -> dict[str, Any]:
         "initial_states": states(batch, count) if batch.initial_states else None,
         "return_final_states": batch.call == ROWS_FINAL,
         **constants(batch),
+        **(_one_piece_a_chunk(batch) if batch.initial_states else {}),
+    }
+
+
+def _one_piece_a_chunk(batch: Batch) -> dict[str, Any]:
+    """What the scan reads initial states by."""
+    tokens = batch.sequences[0].tokens
+    chunks = -(-tokens // batch.deployment.axes["chunk_size"])
+    return {
+        "seq_idx": int32(tokens).unsqueeze(0),
+        "chunk_indices": int32(chunks),
+        "chunk_offsets": int32(chunks),
     }
 
 
