@@ -1,6 +1,7 @@
-"""vLLM's own kernels tuned on a real GPU, and a bundle built from the record, served.
+"""Engines' own kernels tuned on a real GPU, and bundles built from the records, served.
 
-vLLM, or its operation modules with a distribution's metadata beside them, can be imported.
+Of the engines those run that can be imported, whole or as their operation modules with a
+distribution's metadata beside them.
 """
 
 from __future__ import annotations
@@ -25,25 +26,34 @@ from ssd_aot.tuning.record_text import read_record
 WORKER = Path(__file__).parent / "engine_worker.py"
 SMALL = """\
 version: 1
-source: vllm
+source: {engine}
 models:
-  small: {nheads: 16, headdim: 64, dstate: 128, ngroups: 1, chunk_size: 128}
-matrix: {HAS_INITSTATES: [true], num_seqs: [many]}
+  small: {{nheads: 16, headdim: 64, dstate: 128, ngroups: 1, chunk_size: 128}}
+matrix: {{HAS_INITSTATES: [true], num_seqs: [many], IS_CONT_BATCHED: [{packed}]}}
 """
-"""One signature: six tuning keys with 53 candidates."""
+"""One signature: for vLLM six tuning keys with 53 candidates."""
+
+PACKED = {"vllm": "true", "sglang": "true", "mamba_ssm": "false"}
+"""Whether an engine packs sequences that have initial states."""
 
 BUDGET = "45s"
 """For measuring; all of it with what comes before and after within two minutes."""
 
 
+@pytest.fixture(scope="module", params=PACKED)
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name}'s modules cannot be imported")
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"no metadata of {name} beside its modules")
+    return name
+
+
 @pytest.fixture(scope="module")
 def gpu() -> Target:
-    if importlib.util.find_spec("vllm") is None:
-        pytest.skip("vLLM's modules cannot be imported")
-    try:
-        importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("no metadata of vLLM beside its modules")
     found = target_for_device(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
     assert found is not None, "this GPU is not among the targets"
     return found
@@ -61,9 +71,9 @@ def run(*arguments: str | Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spec(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("spec") / "small.yaml"
-    path.write_text(SMALL)
+    path.write_text(SMALL.format(engine=engine, packed=PACKED[engine]))
     return path
 
 
@@ -76,8 +86,8 @@ def candidates(gpu: Target, spec: Path) -> Path:
     return place
 
 
-def test_vllms_kernels_are_tuned_and_a_bundle_serves_the_winners(
-    gpu: Target, spec: Path, candidates: Path, tmp_path: Path
+def test_an_engines_kernels_are_tuned_and_a_bundle_serves_the_winners(
+    engine: str, gpu: Target, spec: Path, candidates: Path, tmp_path: Path
 ) -> None:
     out, built = tmp_path / "record.json", tmp_path / "b"
 
@@ -101,7 +111,9 @@ def test_vllms_kernels_are_tuned_and_a_bundle_serves_the_winners(
     run(*command("build", *select, "--out", built, "--tuning", out)[1:])
     measured = [v for v in Bundle.open(built).manifest.variants if v.tuning.status == "measured"]
     assert {variant.launch.kernel for variant in measured} == {e.kernel for e in record.entries}
-    assert all(variant.tuning.checked for variant in measured)
+    # The others' kernels are passed counts, and are judged in some of the classes of these.
+    assert all(variant.tuning.checked for variant in measured) or engine != "vllm"
+    assert any(variant.tuning.checked for variant in measured)
 
     served = json.loads(run(WORKER, built, "cold", "signatures").splitlines()[-1])
     print({name: value for name, value in served.items() if name != "results"})
