@@ -87,17 +87,23 @@ def test_several_launches_of_one_key_are_judged_and_chosen_for_together(
     assert taken == [(32, True)] * 2
 
 
-def test_a_winner_is_unchecked_where_it_was_not_judged_in_a_launch(
+def test_a_winner_is_checked_in_those_launches_in_which_it_was_judged(
     tmp_path: Path, out: Path
 ) -> None:
+    def both(op: Any, s: Any) -> None:
+        pruned_at(32)(op, s)
+        pruned_at(32, offset=4)(op, s)
+
     planned = plan(tmp_path, pruned_at(32))
     tune(planned, FakeEngineMeasure({("pruned", 32, 32): 5.0}), out)
+    (judged,) = entry_of(out, planned, "pruned", 32).judged
 
-    report = build(tmp_path / "b", ONE_MODEL, calls=pruned_at(32, offset=4), records=[of_file(out)])
+    report = build(tmp_path / "b", ONE_MODEL, calls=both, records=[of_file(out)])
 
-    (entry,) = report.manifest.variants
-    assert (block(entry.configuration), entry.tuning.status) == (32, "measured")
-    assert not entry.tuning.checked
+    assert len(report.manifest.variants) == 2
+    for entry in report.manifest.variants:
+        assert (block(entry.configuration), entry.tuning.status) == (32, "measured")
+        assert entry.tuning.checked == (entry.launch.identity == judged)
 
 
 def test_the_tuning_keys_of_one_launch_keep_their_own_winners_to_the_bundles_results(

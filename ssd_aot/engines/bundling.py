@@ -160,13 +160,14 @@ def _add_module(writer: BundleWriter, source: HostSource) -> HostModule:
 
 def _entry(target: Target, one: Built) -> VariantEntry:
     untuned = len(one.group.candidates) == 1
+    launch = one.traced.captured.launch
     return VariantEntry(
         target=target.name,
-        launch=one.traced.captured.launch,
+        launch=launch,
         configuration=one.choice.configuration,
         object=one.compiled.object.code,
         # Where there is nothing to choose, nothing is left to be measured.
-        tuning=Tuning("fixed") if untuned else one.choice.tuning,
+        tuning=Tuning("fixed") if untuned else one.choice.tuning_of(launch.identity),
         signatures=one.traced.signatures,
     )
 

@@ -58,10 +58,7 @@ class TuningGroup:
         name = self.kernel if spec.pinned(self.kernel) else function_name(self.kernel)
         left = pinned_candidates(spec, name, self.candidates)
         pinned = bool(spec.pinned(name))
-        first = chooser.choose_by(
-            self.identity, self.kernel, target, left,
-            launches=[traced.captured.launch.identity for traced in self.launches], pinned=pinned,
-        )  # fmt: skip
+        first = chooser.choose_by(self.identity, self.kernel, target, left, pinned=pinned)
         rest = [chooser.default(c) for c in left if c != first.configuration]
         return (first, *rest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -33,11 +33,20 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration with what the manifest says of it, and the record it comes from, if any."""
+    """A configuration with what the manifest says of it, and the record it comes from, if any.
+
+    `judged` are the identities of an engine's launches in which it passed the reference: one choice
+    is for all launches that share a tuning key.
+    """
 
     configuration: Configuration
     tuning: Tuning
     origin: Path | None = None
+    judged: frozenset[str] = frozenset()
+
+    def tuning_of(self, launch: str) -> Tuning:
+        """What the manifest says of an engine's launch, by its identity."""
+        return replace(self.tuning, checked=True) if launch in self.judged else self.tuning
 
 
 def find_records(given: Iterable[Path], folder: Path = FOLDER) -> tuple[RecordFile, ...]:
@@ -88,14 +97,9 @@ class Chooser:
         target: Target,
         candidates: Sequence[Configuration],
         *,
-        launches: Iterable[str] = (),
         pinned: bool = False,
     ) -> Choice:
-        """As `choose`, by the identity of a launch or of a kernel and its tuning key.
-
-        `launches` are the identities of an engine's launches that the choice is for: a winner that
-        was not judged in all of them is measured, and unchecked.
-        """
+        """As `choose`, by the identity of a launch or of a kernel and its tuning key."""
         first = candidates[0]
         if pinned:
             return Choice(first, Tuning("pinned"))
@@ -108,8 +112,7 @@ class Chooser:
             differences = self._differences(entry, kernel, candidates)
             status = _status(file.record.gpu, target, differences)
             if status == "measured":
-                checked = not entry.tuning or set(entry.judged) >= set(launches)
-                return Choice(winner, _measured(entry, checked), file.path)
+                return Choice(winner, _measured(entry), file.path, frozenset(entry.judged))
             if status:
                 other_gpu = file.record.gpu != target.name
                 borrowed.append((other_gpu, Choice(winner, Tuning(status), file.path)))
@@ -172,11 +175,12 @@ def refuse_untuned(choices: Sequence[tuple[str, Tuning]]) -> None:
         )
 
 
-def _measured(entry: Entry, checked: bool) -> Tuning:
+def _measured(entry: Entry) -> Tuning:
     best, default = entry.trial(entry.winner), entry.trial(entry.default)
     return Tuning(
         "measured",
-        checked=checked,
+        # An engine's winner was judged in some launches (`Choice.judged`).
+        checked=not entry.tuning,
         median_us=round(best.mean_us, 3) if best and best.mean_us else None,
         default_us=round(default.mean_us, 3) if default and default.mean_us else None,
     )
