@@ -79,12 +79,16 @@ def call_without_memory(engine: MeasuredEngine, batch: ServingBatch) -> None:
     engine.prepare(batch, batch.problem("meta")).run()
 
 
+CHUNKS = (1, 2, 16)
+"""One of each of Triton's classes of integers."""
+
+
 def check_batches(signature: Signature) -> Iterator[ServingBatch]:
     """Batches of serving's own shapes on which a candidate is judged: one sequence of several
     chunks and many short ones, odd lengths, views behind decode tokens, caches of both kinds."""
     # No scheduler puts a sequence without tokens into a batch, and engines need not be right there.
     every = [tuple(max(1, length) for length in lengths) for lengths in lengths_of(signature)]
-    every = list(dict.fromkeys(every))
+    every = list(dict.fromkeys([*every, *_of_count_classes(signature)]))
     for number, lengths in enumerate(every):
         yield ServingBatch(
             signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, paged=number % 2 == 1
@@ -93,3 +97,27 @@ def check_batches(signature: Signature) -> Iterator[ServingBatch]:
         # Without a cache nothing is in pages; what else engines take that for comes about so with
         # lengths of each kind.
         yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False, paged=True)
+
+
+def _of_count_classes(signature: Signature) -> Iterator[tuple[int, ...]]:
+    """Lengths whose numbers of sequences, tokens and chunks are of each of Triton's classes, 1,
+    multiples of 16 and others, as far as the signature has them: kernels may be passed any.
+
+    Strides of 64 bits are left out, whose 100,000 tokens no reference gets through in time.
+    """
+    size, (low, high) = signature.chunk_size, signature.num_seqs
+    if low == 1 and signature.lengths == "any":
+        yield (1,)
+    for count in (1, 2, 16):
+        if not low <= count <= high:
+            continue
+        for tokens in (size * chunks for chunks in CHUNKS):
+            yield _shared_out(tokens, count, size if not signature.is_cont_batched else 1)
+            if signature.lengths == "any":
+                yield _shared_out(tokens - 3 * count, count, 1)
+
+
+def _shared_out(tokens: int, count: int, unit: int) -> tuple[int, ...]:
+    """`tokens` in all, or somewhat more, for `count` sequences, the last of them longest."""
+    each = max(unit, tokens // count // unit * unit)
+    return (*([each] * (count - 1)), max(each, tokens - each * (count - 1)))
