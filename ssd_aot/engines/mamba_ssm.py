@@ -64,18 +64,18 @@ class MambaSsm:
         batches = packed_batches if signature.is_cont_batched else row_batches
         two = signature.is_cont_batched or _made_for_dtype(signature)
         for batch in batches(signature):
-            for paged in (False, True) if two else (False,):
-                served = ServingBatch(signature, batch.lengths, decode_tokens=0, paged=paged)
+            for other in (False, True) if two else (False,):
+                served = ServingBatch(signature, batch.lengths, decode_tokens=0, alternate=other)
                 yield partial(call_without_memory, self, served)
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
-        """`batch.paged`, of no other meaning here, stands for what one program does and another
-        does not: D of a layer that was made for a dtype, and ends of sequences in int64."""
+        """The alternate call has D of a layer that was made for a dtype, and ends of sequences in
+        int64."""
         s, packed = problem.signature, problem.signature.is_cont_batched
         inputs, D, ends = _inputs(problem), problem.D, problem.cu_seqlens if packed else None
-        if batch.paged and D is not None and _made_for_dtype(s):
+        if batch.alternate and D is not None and _made_for_dtype(s):
             D = D.float()
-        if batch.paged and ends is not None:
+        if batch.alternate and ends is not None:
             ends = ends.long()
         run = partial(
             self._operation,

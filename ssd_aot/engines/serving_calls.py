@@ -18,10 +18,10 @@ from ssd_aot.sources.batches import DECODE_TOKENS, lengths_of
 class ServingBatch:
     """A batch under a signature: `lengths` of its sequences behind `decode_tokens` rows of others.
 
-    With `final_states` these are written to a cache, whose slots are padded pages where it is
-    `paged`; without, and for intermediate states, the operation returns states. To an engine whose
-    prefill tokens come first and whose operation returns states none of the three is anything,
-    unless its `prepare` says what.
+    With `final_states` these are written to a cache; without, and for intermediate states, the
+    operation returns states. Of two ways to make the call that an engine has, `alternate` is the
+    rarer one, which its `prepare` knows. An engine whose prefill tokens come first, or whose
+    operation returns states, has no use for `decode_tokens` and `final_states`.
     """
 
     signature: Signature
@@ -29,7 +29,7 @@ class ServingBatch:
     decode_tokens: int = 1
     seed: int = 0
     final_states: bool = True
-    paged: bool = False
+    alternate: bool = False
 
     @property
     def name(self) -> str:
@@ -91,12 +91,11 @@ def check_batches(signature: Signature) -> Iterator[ServingBatch]:
     every = list(dict.fromkeys([*every, *_of_count_classes(signature)]))
     for number, lengths in enumerate(every):
         yield ServingBatch(
-            signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, paged=number % 2 == 1
+            signature, lengths, DECODE_TOKENS[number % 2], 1000 + number, alternate=number % 2 == 1
         )
     for number, lengths in enumerate(every[::2]):
-        # Without a cache nothing is in pages; what else engines take that for comes about so with
-        # lengths of each kind.
-        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False, paged=True)
+        # So that the alternate way comes about with lengths of each kind.
+        yield ServingBatch(signature, lengths, 0, 1100 + number, final_states=False, alternate=True)
 
 
 def _of_count_classes(signature: Signature) -> Iterator[tuple[int, ...]]:

@@ -217,9 +217,9 @@ def _timed(reaching: Sequence[ServingBatch]) -> tuple[ServingBatch, ...]:
     """Few tokens and many with the most heads, and a full step with the fewest."""
     ranges = [batch.signature.num_seqs for batch in reaching]
     sequences = min(low for low, _ in ranges), max(high for _, high in ranges)
-    # Serving keeps final states, and pages that are no longer than they must be; the others are
-    # timed where they are alone, and so is a single sequence.
-    served = sorted(reaching, key=lambda batch: (not batch.final_states, batch.paged))
+    # Serving keeps final states and calls as most layers do; the others are timed where they are
+    # alone, and so is a single sequence.
+    served = sorted(reaching, key=lambda batch: (not batch.final_states, batch.alternate))
     served.sort(key=lambda batch: batch.signature.num_seqs[1] == 1)
     first = max(served, key=lambda batch: batch.signature.nheads)
     last = min(served, key=lambda batch: batch.signature.nheads)

@@ -130,6 +130,7 @@ class Vllm:
                 yield partial(call, final_states_out=cache, final_state_indices=slots)
 
     def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        """The alternate call has a cache in padded pages, and a table of two slots a sequence."""
         s, place, count = problem.signature, problem.x.device, len(problem.lengths)
         accepted = inspect.signature(self._operation).parameters
         before, tokens = batch.decode_tokens, problem.x.shape[0]
@@ -148,10 +149,10 @@ class Vllm:
         }  # fmt: skip
         gather = partial(Results, out)
         if batch.final_states and not s.intermediate_states and "final_states_out" in accepted:
-            cache = _cache(s, count + 1, batch.paged, place).fill_(NAN)
+            cache = _cache(s, count + 1, batch.alternate, place).fill_(NAN)
             # In reverse, so that states in the order of their sequences are wrong; 0 is nobody's.
             table = torch.zeros(
-                before + count, INDEX_COLUMNS[batch.paged], dtype=torch.int32, device=place
+                before + count, INDEX_COLUMNS[batch.alternate], dtype=torch.int32, device=place
             )
             table[before:, 0] = torch.arange(count, 0, -1, dtype=torch.int32, device=place)
             slots = table[before:, 0]
