@@ -17,20 +17,10 @@ from torch import Tensor
 
 from ssd_aot import ops
 from ssd_aot.measurement.reference import ReferenceResult, ssd_reference
+from ssd_aot.serving_tensors import DTYPES, Chunks, indices, paged_state_cache, state_cache
 from ssd_aot.signatures import Signature
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 NO_LIMIT = (0.0, float("inf"))
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """The caller's chunks as an engine's scheduler makes them: `ends` (chunks + 1,), `last`
-    (sequences,) the index of each sequence's last chunk, `owner` (chunks,) its sequence."""
-
-    ends: Tensor
-    last: Tensor
-    owner: Tensor
 
 
 @dataclass(frozen=True)
@@ -162,7 +152,7 @@ class _Outputs:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if s.intermediate_states:
             return cls(out, None, None)
-        cache = (_paged_states if paged else _states)(s, count + 1, x.device)
+        cache = (paged_state_cache if paged else state_cache)(s, count + 1, x.device)
         return cls(out, cache, torch.arange(count, 0, -1, dtype=torch.int32, device=x.device))
 
 
@@ -206,7 +196,7 @@ def make_problem(
     skip = {"none": None, "head": (s.nheads,), "headdim": (s.nheads, s.headdim)}[s.D]
     initial = None
     if s.has_initstates:
-        initial = _states(s, count, place)
+        initial = state_cache(s, count, place)
         if draw is not None:
             initial.copy_(random(*initial.shape, dtype=torch.float32))
     shaped = {
@@ -228,52 +218,14 @@ def make_problem(
         D=None if skip is None else random(*skip, dtype=parameters),
         dt_bias=random(s.nheads, dtype=parameters) if s.dt_bias else None,
         initial_states=initial,
-        seq_idx=_zeros(count, tokens // count, place) if s.seq_idx else None,
-        cu_seqlens=_indices([0, *accumulate(lengths)], place),
-        chunks=_chunks(lengths, s.chunk_size, place),
+        seq_idx=torch.zeros(count, tokens // count, dtype=torch.int32, device=place)
+        if s.seq_idx
+        else None,
+        cu_seqlens=indices([0, *accumulate(lengths)], place),
+        chunks=Chunks.of(lengths, s.chunk_size, place),
         dt_limit=dt_limit,
         **shaped,  # type: ignore[arg-type]
     )
-
-
-def _states(signature: Signature, count: int, device: torch.device) -> Tensor:
-    s = signature
-    odd = 1 if s.layout == "unaligned" else 0
-    shape = (count, s.nheads, s.headdim, s.dstate + odd)
-    return torch.empty(shape, dtype=DTYPES[s.state_dtype], device=device)[..., odd:]
-
-
-def _paged_states(signature: Signature, count: int, device: torch.device) -> Tensor:
-    """As `_states`, each slot behind a column of the convolution's state."""
-    s = signature
-    odd = 1 if s.layout == "unaligned" else 0
-    channels = s.nheads * s.headdim + 2 * s.ngroups * s.dstate
-    dtype = DTYPES[s.state_dtype]
-    column = channels * DTYPES[s.dtype].itemsize // dtype.itemsize
-    pages = torch.empty(
-        count, column + s.nheads * s.headdim * (s.dstate + odd), dtype=dtype, device=device
-    )
-    return pages[:, column:].view(count, s.nheads, s.headdim, s.dstate + odd)[..., odd:]
-
-
-def _indices(values: Sequence[int], device: torch.device) -> Tensor:
-    if device.type == "meta":
-        return torch.empty(len(values), dtype=torch.int32, device=device)
-    return torch.tensor(values, dtype=torch.int32, device=device)
-
-
-def _zeros(rows: int, columns: int, device: torch.device) -> Tensor:
-    return torch.zeros(rows, columns, dtype=torch.int32, device=device)
-
-
-def _chunks(lengths: Sequence[int], chunk_size: int, device: torch.device) -> Chunks:
-    ends, last, owner = [0], [], []
-    for sequence, length in enumerate(lengths):
-        for start in range(0, length, chunk_size):
-            ends.append(ends[-1] + min(chunk_size, length - start))
-            owner.append(sequence)
-        last.append(len(ends) - 2)
-    return Chunks(*(_indices(values, device) for values in (ends, last, owner)))
 
 
 def _poison(tensor: Tensor) -> None:

@@ -21,7 +21,8 @@ from ssd_aot.engines.engine import Call
 from ssd_aot.engines.operation_modules import pass_over, scan_module
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
 from ssd_aot.engines.shapes import convolution_input, filled, owners, projected, split
-from ssd_aot.problems import DTYPES, Problem, Results
+from ssd_aot.problems import Problem, Results
+from ssd_aot.serving_tensors import DTYPES
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 

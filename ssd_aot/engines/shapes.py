@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import pieces_of
-from ssd_aot.problems import DTYPES, Problem
+from ssd_aot.problems import Problem
+from ssd_aot.serving_tensors import DTYPES
 from ssd_aot.signatures import Signature
 
 

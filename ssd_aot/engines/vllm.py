@@ -21,7 +21,8 @@ from ssd_aot.engines.presenting import device_name
 from ssd_aot.engines.scenarios import Scenario, scenarios
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
 from ssd_aot.errors import HostError
-from ssd_aot.problems import DTYPES, Problem, Results
+from ssd_aot.problems import Problem, Results
+from ssd_aot.serving_tensors import DTYPES
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 

@@ -15,7 +15,8 @@ from interpreting import Interpreter
 from ssd_aot import ops
 from ssd_aot.layouts import Form
 from ssd_aot.ops.execution import executing
-from ssd_aot.problems import Chunks, Problem
+from ssd_aot.problems import Problem
+from ssd_aot.serving_tensors import Chunks
 from ssd_aot.signatures import Dtype
 
 FORMS: tuple[Form, ...] = ("walk", "segments")
