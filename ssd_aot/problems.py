@@ -67,11 +67,11 @@ class Problem:
             return self._run_packed(paged)
         return self._run_batch(final_states)
 
-    def call(self, *, paged: bool = False, final_states: bool = True) -> Callable[[], object]:
+    def call(self) -> Callable[[], object]:
         """The bare call that `run` makes, with outputs of its own, to be made again and again."""
         if self.signature.is_cont_batched:
-            return self._packed_call(_Outputs.of(self, paged))
-        return self._batch_call(final_states)
+            return self._packed_call(_Outputs.of(self, paged=False))
+        return self._batch_call(final_states=True)
 
     def _run_packed(self, paged: bool) -> Results:
         outputs = _Outputs.of(self, paged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,4 +39,5 @@ def test_engines_here_enter_with_the_calls_of_their_layers(
 
     calls: dict[str, Any] = {contestant.name: contestant.call for contestant in found}
     assert {name: tuple(call.args[0].shape) for name, call in calls.items()} == wanted
-    assert absent["vllm"].startswith("ModuleNotFoundError")
+    if importlib.util.find_spec("vllm") is None:
+        assert absent["vllm"].startswith("ModuleNotFoundError")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from signature_builders import signature
 from ssd_aot.engines.engine import ENGINES, engine
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
-from ssd_aot.engines.serving_calls import ServingBatch
+from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch, check_batches
 from ssd_aot.engines.tracing import Reached
 from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.errors import HostError
@@ -191,3 +191,45 @@ def test_a_tuner_takes_what_is_forced_though_its_engine_remembers_choices(
             op.run_pruned(640)
 
     assert blocks == [16, 16, 32, 32, 64, 64]
+
+
+BOUNDS = [(1, 1), (2, 1024), (3, 8), (17, 64), (4, 4), (16, 16)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+@pytest.mark.parametrize("aligned", [False, True], ids=["any", "chunk aligned"])
+def test_batches_that_judge_are_those_of_their_signature(
+    bounds: tuple[int, int], packed: bool, aligned: bool
+) -> None:
+    """And reach each class of counts that it has."""
+    lengths = "chunk_aligned" if aligned else "any"
+    one = signature(num_seqs=bounds, is_cont_batched=packed, lengths=lengths, chunk_size=128)
+
+    batches = list(check_batches(one))
+
+    for batch in batches:
+        assert bounds[0] <= len(batch.lengths) <= bounds[1]
+        assert packed or len(set(batch.lengths)) == 1
+        assert not aligned or all(length % 128 == 0 for length in batch.lengths)
+        assert all(length > 0 for length in batch.lengths)
+    counts = {len(batch.lengths) for batch in batches}
+    assert {n % 16 == 0 for n in counts} == {n % 16 == 0 for n in range(bounds[0], bounds[1] + 1)}
+    tokens = {sum(batch.lengths) % 16 == 0 for batch in batches}
+    assert tokens == ({True} if aligned else {True, False} if packed or bounds[1] > 16 else tokens)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_module_that_is_being_imported_is_not_adopted(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[type(engine(name)).__module__]
+    for attribute in ("OPERATION", "METADATA"):
+        if hasattr(module, attribute):
+            place = getattr(module, attribute)
+            monkeypatch.setitem(sys.modules, place, ModuleType(place))
+
+    measured = engine(name)
+
+    assert isinstance(measured, MeasuredEngine)
+    assert not measured.adopt()

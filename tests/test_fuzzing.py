@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from spec_builders import write_spec
 
 from ssd_aot import plan as planning
 from ssd_aot import tracing
+from ssd_aot.errors import SpecError
 from ssd_aot.fuzzing import fuzzer
 from ssd_aot.fuzzing.fuzzer import Held
 from ssd_aot.fuzzing.launch_code import launch_code
@@ -283,3 +285,14 @@ def test_a_plan_can_be_fuzzed_before_anything_is_built(
     assert "500 random batches of seed 0 asked for 8 of the 8 launches" in words(whole.stdout)
     assert gap.exit_code == 1
     assert json.loads(gap.stdout)["fuzz"]["missing"] == 6
+
+
+def test_a_spec_of_which_nothing_is_served_is_refused(tmp_path: Path) -> None:
+    code = launch_code("builtin")
+    assert code is not None
+    spec = spec_of(NARROW, tmp_path)
+    with (
+        mock.patch.object(code, "served", lambda deployment: None),
+        pytest.raises(SpecError, match="no batch can be drawn"),
+    ):
+        fuzzer.fuzz(spec, code, [], batches=1, seed=0)

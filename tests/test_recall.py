@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,9 +11,19 @@ import torch
 from signature_builders import signature
 from torch import Tensor
 
+from ssd_aot.errors import UsageError
 from ssd_aot.layouts import TENSORS, Blocking, Counts, Form, FormRule, ScanLayout
+from ssd_aot.ops import recall as recall_module
 from ssd_aot.ops.execution import executing
-from ssd_aot.ops.recall import Given, PreparedForm, RememberedCall
+from ssd_aot.ops.recall import (
+    Given,
+    PreparedForm,
+    RememberedCall,
+    call_key,
+    forget,
+    remember,
+)
+from ssd_aot.ops.scanning import scan
 from ssd_aot.problems import make_problem
 from ssd_aot.signatures import Signature
 
@@ -43,9 +53,9 @@ class Executor:
     def prepare(self, form: Form) -> PreparedForm:
         return lambda addresses, counts, stream: self.launched.append((form, addresses, counts))
 
-    def remembered(self) -> RememberedCall:
+    def remembered(self, device: int = 0) -> RememberedCall:
         assert self.layout is not None
-        return RememberedCall(self.given, self.layout, FormRule(8, 64), 0, self.prepare)
+        return RememberedCall(self.given, self.layout, FormRule(8, 64), device, self.prepare)
 
 
 def long_way(s: Signature, lengths: tuple[int, ...]) -> Executor:
@@ -160,6 +170,62 @@ def test_another_layout_is_left_to_the_long_way(name: str, other: Any) -> None:
     tensor = executor.given[TENSORS.index(name)]
     assert call.launch(executor.given)
     assert not call.launch(replaced(executor.given, name, other(tensor)))
+
+
+def test_fewer_slots_than_sequences_are_left_to_the_long_way_and_refused_there() -> None:
+    executor = long_way(PACKED, (65, 65))
+    with executing(executor):
+        scan_packed(replaced(executor.given, "final_slots", None))
+    call, given = executor.remembered(), executor.given
+    cache = given[TENSORS.index("final_states")]
+    assert cache is not None and cache.shape[0] == 3 and call.launch(given)
+
+    few = replaced(given, "final_states", cache[:1])
+
+    assert not call.launch(few)
+    with executing(executor), pytest.raises(UsageError, match="fewer slots than sequences"):
+        scan_packed(few)
+
+
+def scan_packed(given: Given) -> None:
+    tensors = dict(zip(TENSORS, given, strict=True))
+    scan(**tensors, chunk_size=128, dt_softplus=True, dt_limit=(0.0, float("inf")))  # type: ignore[arg-type]
+
+
+def test_offsets_of_no_sequence_at_all_are_refused() -> None:
+    executor = long_way(PACKED, (65, 65))
+    spans = executor.given[TENSORS.index("spans")]
+    assert spans is not None
+    with executing(executor), pytest.raises(UsageError, match="no offsets at all"):
+        scan_packed(replaced(executor.given, "spans", spans[:0]))
+
+
+def test_a_call_takes_the_place_of_one_of_its_layout_on_its_device() -> None:
+    forget()
+    executors = [long_way(PACKED, lengths) for lengths in ((65, 65), (9, 9), (30,) * 3)]
+    values = (128, True, (0.0, float("inf")))
+    for executor in executors:
+        remember(executor.remembered(), executor.given, *values)
+    remember(executors[0].remembered(device=1), executors[0].given, *values)
+    kept = recall_module._remembered[call_key(executors[0].given, *values)]
+    forget()
+
+    assert [call.device for call in kept] == [1, 0]
+
+
+def test_the_calls_of_a_replaced_bundle_do_not_come_back() -> None:
+    forget()
+    one, other = long_way(PACKED, (65, 65)), long_way(replace(PACKED, nheads=4), (65, 65))
+    values = (128, True, (0.0, float("inf")))
+    for executor in (one, other):
+        remember(executor.remembered(), executor.given, *values)
+    key = call_key(one.given, *values)
+    found = recall_module._remembered[key]
+    # Another thread loads a bundle while this one launches.
+    found[-1]._prepare = lambda form: lambda *_: forget()
+
+    assert recall_module.recall(one.given, *values)
+    assert key not in recall_module._remembered
 
 
 def test_no_sequences_are_left_to_the_long_way() -> None:

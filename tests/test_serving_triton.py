@@ -160,11 +160,13 @@ def test_a_gpu_of_another_architecture_is_refused_once_it_is_known(engine_bundle
 
     def work() -> None:
         with serving_process("b200") as served:
-            error = refused(engine_bundle, warm=True)
+            error = refused(engine_bundle, warm=True, strict=True)
             assert isinstance(error, MismatchError)
             assert "compute capability 10.0" in error.found
             assert "h200 (9.0)" in error.wanted
-            assert served.loaded == []
+            # As if nobody had asked.
+            assert served.loaded == [] and SERVICE.served == [] and not SERVICE.strict
+            assert "TRITON_CACHE_MANAGER" not in os.environ
 
     forked(work)
 

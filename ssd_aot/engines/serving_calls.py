@@ -80,7 +80,7 @@ def call_without_memory(engine: MeasuredEngine, batch: ServingBatch) -> None:
 
 
 CHUNKS = (1, 2, 16)
-"""One of each of Triton's classes of integers."""
+"""One of each of Triton's classes of integers: 1, multiples of 16, and others."""
 
 
 def check_batches(signature: Signature) -> Iterator[ServingBatch]:
@@ -105,18 +105,19 @@ def _of_count_classes(signature: Signature) -> Iterator[tuple[int, ...]]:
     Strides of 64 bits are left out, whose 100,000 tokens no reference gets through in time.
     """
     size, (low, high) = signature.chunk_size, signature.num_seqs
-    if low == 1 and signature.lengths == "any":
+    aligned = signature.lengths == "chunk_aligned"
+    if low == 1 and not aligned:
         yield (1,)
-    for count in (1, 2, 16):
-        if not low <= count <= high:
-            continue
+    classes = {(n == 1, n % 16 == 0): n for n in reversed(range(low, min(high, low + 16) + 1))}
+    for count in sorted(classes.values()):
         for tokens in (size * chunks for chunks in CHUNKS):
-            yield _shared_out(tokens, count, size if not signature.is_cont_batched else 1)
-            if signature.lengths == "any":
-                yield _shared_out(tokens - 3 * count, count, 1)
+            for some in (tokens,) if aligned else (tokens, tokens - 3 * count):
+                yield _shared_out(signature, some, count)
 
 
-def _shared_out(tokens: int, count: int, unit: int) -> tuple[int, ...]:
-    """`tokens` in all, or somewhat more, for `count` sequences, the last of them longest."""
+def _shared_out(signature: Signature, tokens: int, count: int) -> tuple[int, ...]:
+    """`tokens` in all, or somewhat more, for `count` sequences as the signature has them."""
+    unit = signature.chunk_size if signature.lengths == "chunk_aligned" else 1
     each = max(unit, tokens // count // unit * unit)
-    return (*([each] * (count - 1)), max(each, tokens - each * (count - 1)))
+    last = max(each, (tokens - each * (count - 1)) // unit * unit)
+    return (*([each] * (count - 1)), last if signature.is_cont_batched else each)

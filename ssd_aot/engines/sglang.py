@@ -63,10 +63,10 @@ class Sglang:
             self._operation = before
 
     def adopt(self) -> bool:
-        module = sys.modules.get(OPERATION)
-        if module is not None:
-            self._operation = module.mamba_chunk_scan_combined
-        return module is not None
+        # A module that is being imported does not have it yet.
+        found = getattr(sys.modules.get(OPERATION), "mamba_chunk_scan_combined", None)
+        self._operation = found or self._operation
+        return found is not None
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:

@@ -70,10 +70,13 @@ class TensorRtLlm:
 
     def adopt(self) -> bool:
         module, metadata = sys.modules.get(OPERATION), sys.modules.get(METADATA)
-        if module is None or metadata is None:
-            return False
-        self._take(module, metadata)
-        return True
+        # A module that is being imported does not have them yet.
+        there = hasattr(module, "mamba_chunk_scan_combined") and hasattr(
+            metadata, "cu_seqlens_to_chunk_indices_offsets_triton"
+        )
+        if there:
+            self._take(module, metadata)
+        return there
 
     def _take(self, module: Any, metadata: Any) -> None:
         self._operation = module.mamba_chunk_scan_combined

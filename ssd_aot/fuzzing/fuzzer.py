@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ssd_aot.bundle.manifest import Manifest, TargetEntry
+from ssd_aot.errors import SpecError
 from ssd_aot.fuzzing.batch import Batch
 from ssd_aot.fuzzing.drawing import Drawer
 from ssd_aot.fuzzing.launch_code import LaunchCode
@@ -117,9 +118,17 @@ def fuzz(
     """Draw so many batches that `spec` promises and look up each launch that they ask for.
 
     `planned` holds (target, launch identity) of the spec's plan, to tell a bundle's gap from the
-    planner's.
+    planner's. Raises SpecError where the spec promises no batch at all.
     """
     promised = tuple(filter(None, map(code.served, deployments(spec))))
+    if not promised:
+        raise SpecError(
+            "nothing of the spec is served, so that no batch can be drawn",
+            where=spec.place("matrix"),
+            found=f"no deployment that {spec.source} makes",
+            wanted="signatures that it serves",
+            mend="change the axes in the matrix",
+        )
     known = [(h.target, frozenset(launch.identity for launch in h.launches)) for h in there]
     asked: set[tuple[str, str]] = set()
     missing: dict[tuple[str, str], _Sighting] = {}

@@ -31,7 +31,7 @@ from ssd_aot.fuzzing.tensors import (
 )
 
 ALONE = "the operation by itself"
-MIXER = "Mamba2"
+LAYER = "Mamba2"
 MADE_FOR_DTYPE = "Mamba2, its D in float32"
 """`Mamba2(dtype=…)` makes dt_bias of that dtype and D in float32; a model that is converted as a
 whole has both of one. It passes no initial states: calls with some are the operation's own."""
@@ -60,7 +60,7 @@ class MambaSsmLaunchCode(OperationLaunchCode):
         if not own or not axes["dt_bias"] or not axes["dt_softplus"]:
             return (ALONE,)
         made = axes["param_dtype"] == axes["dtype"] != "fp32"
-        return (MIXER, MADE_FOR_DTYPE) if made else (MIXER,)
+        return (LAYER, MADE_FOR_DTYPE) if made else (LAYER,)
 
     def run(self, batch: Batch) -> None:
         own, axes = batch.deployment, batch.deployment.axes

@@ -43,7 +43,14 @@ def contestants(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
     found.append(Contestant("5 bare launches", _bare(five), captured=False))
     found.append(Contestant("graph of ours", _graph(drop_in), captured=False))
     theirs, absent = engines_here(problem)
-    return found + theirs, absent
+    for one in theirs:
+        try:
+            one.call()
+        except Exception as error:
+            absent[one.name] = f"{type(error).__name__}: {error}"
+        else:
+            found.append(one)
+    return found, absent
 
 
 def engines_here(problem: Problem) -> tuple[list[Contestant], dict[str, str]]:
@@ -75,7 +82,8 @@ def _in_rows(problem: Problem) -> list[Problem]:
         return []
     rows = {
         name: getattr(problem, name).unflatten(0, (len(problem.lengths), -1))
-        for name in ("x", "dt", "B", "C")
+        for name in ("x", "dt", "B", "C", "z")
+        if getattr(problem, name) is not None
     }
     return [replace(problem, signature=replace(problem.signature, is_cont_batched=False), **rows)]
 

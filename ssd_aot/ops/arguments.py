@@ -42,6 +42,8 @@ def check_tensors(tensors: Mapping[str, Tensor], chunk_size: int) -> None:
     lead, (nheads, headdim) = tuple(x.shape[:-2]), x.shape[-2:]
     ngroups, dstate = B.shape[-2:]
     spans = tensors["spans"].shape[0] - 1 if "spans" in tensors else lead[0]
+    check(spans >= 0, "cu_seqlens", "no offsets at all", "0 elements", "one more than sequences",
+          "pass the offset 0 and each sequence's end")  # fmt: skip
     sequences = tensors["last_chunks"].shape[0] if "last_chunks" in tensors else spans
     shapes: dict[str, tuple[int, ...]] = {
         "dt": (*lead, nheads),
@@ -71,6 +73,9 @@ def check_tensors(tensors: Mapping[str, Tensor], chunk_size: int) -> None:
         check(found[1:] == (nheads, headdim, dstate), "final_states_out", "wrong shape", found,
               f"(slots, {nheads}, {headdim}, {dstate})",
               "pass this layer's state cache")  # fmt: skip
+        slots = sequences if "final_slots" not in tensors else 0
+        check(found[0] >= slots, "final_states_out", "fewer slots than sequences", found[0],
+              f"{slots} or more", "pass a slot for each, or final_state_indices")  # fmt: skip
     check(ngroups > 0 and nheads % ngroups == 0, "B", "groups do not divide heads",
           f"{ngroups} groups, {nheads} heads", "nheads % ngroups == 0",
           "check the rank's split")  # fmt: skip

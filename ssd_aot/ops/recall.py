@@ -7,6 +7,7 @@ open. The guard holds no tensor. What it leaves open is compared here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import itemgetter, or_
@@ -66,9 +67,11 @@ class RememberedCall:
         self._vectorised = itemgetter(*(i for i, n in enumerate(names) if n in VECTORISED))
         self._aligned = layout.aligned
         self._chunk_states = layout.chunk_states
-        self._layout = layout
+        without_slots = "final_states" in names and "final_slots" not in names
+        self._final = names.index("final_states") if without_slots else None
+        self.layout = layout
+        self.device = device
         self._rule = rule
-        self._device = device
         self._prepare = prepare
         self._forms: dict[Form, PreparedForm] = {}
 
@@ -81,28 +84,31 @@ class RememberedCall:
         present = self._select(given)
         repeated = self._repeated
         if repeated is None or not repeated.guard(*present):
-            repeated = self._look_at(present)
-            if repeated is None:
+            if not self._guard(*present):
                 return False
+            repeated = None
         addresses = list(map(_address, present))
         if self._aligned and reduce(or_, self._vectorised(addresses)) & 15:
             return False
-        if _current_device() != self._device:
+        if _current_device() != self.device:
             return False
-        repeated.scan(addresses, repeated.counts, _stream_of(self._device))
+        if repeated is None:
+            repeated = self._look_at(present)
+            if repeated is None:
+                return False
+        repeated.scan(addresses, repeated.counts, _stream_of(self.device))
         return True
 
     def _look_at(self, present: tuple[Tensor, ...]) -> _Repeated | None:
-        """What follows from the call's sizes, None for another layout; kept when sizes repeat."""
-        if not self._guard(*present):
-            return None
+        """What follows from the sizes of a call of this layout, None where they disagree; kept when
+        they repeat."""
         sizes = [tensor.shape[0] for tensor in self._open(present)]
         if not self._packed:
             sizes += [tensor.shape[1] for tensor in self._of_tokens(present)]
         counts = self._counts(sizes)
-        if counts is None:
+        if counts is None or self._slots_of(present) < counts.sequences:
             return None
-        form = self._rule.choose(self._layout, counts)
+        form = self._rule.choose(self.layout, counts)
         scan = self._forms.get(form)
         if scan is None:
             scan = self._forms[form] = self._prepare(form)
@@ -111,6 +117,11 @@ class RememberedCall:
             return _Repeated(self._guard, counts, scan)
         self._repeated = _Repeated(_guard(present), counts, scan)
         return self._repeated
+
+    def _slots_of(self, present: tuple[Tensor, ...]) -> float:
+        """Final states that there is room for; indices of slots are the caller's to keep in range,
+        as they lie on the device."""
+        return math.inf if self._final is None else present[self._final].shape[0]
 
     def _counts(self, sizes: list[int]) -> Counts | None:
         """The counts of a call of these sizes, in the order of `_look_at`; None where its tensors
@@ -126,7 +137,7 @@ class RememberedCall:
         else:
             agreed = [leading] * (of_tokens + of_sequences) + [length] * of_tokens
             counts = Counts(leading * length, leading, leading, length)
-        return counts if sizes == agreed and counts.sequences else None
+        return counts if sizes == agreed and counts.sequences > 0 else None
 
 
 class _Repeated(NamedTuple):
@@ -177,9 +188,8 @@ def recall(given: Given, chunk_size: int, dt_softplus: bool, dt_limit: tuple[flo
     if found is not None:
         for call in found:
             if call.launch(given):
-                if call is not found[0]:
-                    # The next layer's call is like this one. Another list, for other threads walk
-                    # this one.
+                if call is not found[0] and _remembered.get(key) is found:
+                    # The next layer's call is like this one.
                     _remembered[key] = [call, *(other for other in found if other is not call)]
                 return True
     return False
@@ -202,10 +212,13 @@ def remember(
     dt_softplus: bool,
     dt_limit: tuple[float, float],
 ) -> None:
-    """Keep a call for `recall`; the latest is looked at first, and a few a key are kept."""
-    calls = _remembered.setdefault(call_key(given, chunk_size, dt_softplus, dt_limit), [])
-    calls.insert(0, call)
-    del calls[KEPT_CALLS:]
+    """Keep a call for `recall`, in the place of one of its layout and device; the latest is looked
+    at first, and a few a key are kept."""
+    key = call_key(given, chunk_size, dt_softplus, dt_limit)
+    own = call.layout, call.device
+    others = [other for other in _remembered.get(key, ()) if (other.layout, other.device) != own]
+    # Another list, for other threads walk the one that is there.
+    _remembered[key] = [call, *others][:KEPT_CALLS]
 
 
 KEPT_CALLS = 64

@@ -8,6 +8,7 @@ from torch import Tensor
 from ssd_aot.errors import UsageError
 from ssd_aot.layouts import TENSORS
 from ssd_aot.operation import INDEX_POINTERS
+from ssd_aot.ops import recall
 from ssd_aot.ops.arguments import (
     as_int32,
     check_tensors,
@@ -16,7 +17,6 @@ from ssd_aot.ops.arguments import (
     unit_inner_stride,
 )
 from ssd_aot.ops.execution import Recalling, current_executor, substituted
-from ssd_aot.ops.recall import recall
 
 COPIED_WHEN_STRIDED = frozenset({"x", "A", "B", "C", "D", "z", "dt_bias", "initial_states"})
 WRITTEN = ("out", "final_states", "chunk_states")
@@ -55,7 +55,7 @@ def scan(
     if torch.compiler.is_compiling():
         torch.ops.ssd_aot.scan(*given, chunk_size, dt_softplus, *dt_limit)
         return
-    if not substituted() and recall(given, chunk_size, dt_softplus, dt_limit):
+    if not substituted() and recall.recall(given, chunk_size, dt_softplus, dt_limit):
         return
     _scan_anew(given, chunk_size, dt_softplus, dt_limit)
 
@@ -80,13 +80,16 @@ def _scan_anew(
         tensors[name] = taken
     check_tensors(tensors, chunk_size)
     _check_written(tensors)
+    generation = recall.generation()
     counts = counts_of(tensors)
     if counts.sequences == 0:
         return
     executor = current_executor()
     layout = layout_of(tensors, dt_softplus, dt_limit, executor.blocking)
     executor.run(tensors, layout, counts)
-    if as_given and isinstance(executor, Recalling):
+    # Another bundle may have come into service meanwhile.
+    same = generation == recall.generation()
+    if as_given and same and isinstance(executor, Recalling):
         executor.remember(given, layout, chunk_size, dt_softplus, dt_limit)
 
 

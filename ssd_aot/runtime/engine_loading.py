@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ssd_aot.bundle.choosing import choose_target
-from ssd_aot.bundle.manifest import VariantEntry
+from ssd_aot.bundle.manifest import TargetEntry, VariantEntry
 from ssd_aot.bundle.store import Bundle
 from ssd_aot.errors import BundleError, MismatchError
 from ssd_aot.runtime.accepting import accept, refuse_changed
@@ -39,12 +39,11 @@ class LoadedEngineBundle:
         second launch does; without `load_modules` it has the module to load. Raises MismatchError
         where no target of the bundle is for the device.
         """
-        from ssd_aot.triton_compat.preloading import current_arch, preload_kernel, preload_tuning
+        from ssd_aot.triton_compat.preloading import preload_kernel, preload_tuning
 
         files = self.bundle.manifest.triton
         assert files is not None
-        arch = current_arch()
-        target, _ = choose_target(self.bundle.manifest.targets, arch, "the current device")
+        target = _target_here(self.bundle)
         entries = {
             (entry.target, entry.variant.identity): entry
             for entry in self.bundle.manifest.variants
@@ -101,17 +100,32 @@ def _imported(kernel: str) -> bool:
     return loaded_module(kernel.partition(":")[0]) is not None
 
 
+def _target_here(bundle: Bundle) -> TargetEntry:
+    """Raises MismatchError where no target of the bundle is for the current device."""
+    from ssd_aot.triton_compat.preloading import current_arch
+
+    target, _ = choose_target(bundle.manifest.targets, current_arch(), "the current device")
+    return target
+
+
 def load_engine(
-    bundle: Bundle, *, strict: bool = False, named: str | os.PathLike[str] | None = None
+    bundle: Bundle,
+    *,
+    strict: bool = False,
+    named: str | os.PathLike[str] | None = None,
+    device_in_use: bool = False,
 ) -> LoadedEngineBundle:
     """Let Triton find the kernels and tuning results of `bundle` in this process and its children.
 
-    Children that are started afresh find it by the path it was `named` by. Touches no GPU. Raises
-    MismatchError, naming the part that differs, for a bundle of another toolchain, platform or
-    Python; BundleError for one that was changed.
+    Children that are started afresh find it by the path it was `named` by. Touches no GPU but with
+    `device_in_use`. Raises MismatchError, naming the part that differs, for a bundle of another
+    toolchain, platform or Python, and for one that is not for the device in use; BundleError for
+    one that was changed. Then nothing of this process is different.
     """
     check_identity(bundle)
     refuse_changed(bundle)
+    if device_in_use:
+        _target_here(bundle)
     _take_version(bundle)
     from ssd_aot.triton_compat import EXTENSION_SUFFIX, driver_source
     from ssd_aot.triton_compat.preloading import ready_for_look_ups

@@ -7,13 +7,14 @@ remembers at its first call too, and Triton spells a key for each class of argum
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 import torch
 
-from ssd_aot.runtime.warming import batch_lengths, rehearse
+from ssd_aot.runtime.warming import REHEARSED, batch_lengths, rehearse
 from ssd_aot.signatures import Signature
 
 DECODE_TOKENS = (1, 0)
@@ -25,8 +26,9 @@ def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.dev
     this process has imported it; nothing where it has not, and for engines whose operation cannot
     be called from here.
 
-    The batches are short and long ones, of multiples of 16 tokens and of others, on uninitialised
-    memory. In strict mode a launch that the bundle lacks raises MissingLaunchError.
+    The batches are of the fewest sequences that the signature has, short and long, of multiples of
+    16 tokens and of others, on uninitialised memory. In strict mode a launch that the bundle lacks
+    raises MissingLaunchError.
     """
     # Imported here: only a warm load needs them.
     from ssd_aot.engines.engine import ENGINES, engine
@@ -37,10 +39,10 @@ def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.dev
     source = engine(name)
     if not isinstance(source, MeasuredEngine) or not source.adopt():
         return
-    last = []
+    last: deque[Callable[[], object]] = deque(maxlen=REHEARSED)
     for signature in {replace(s, model="", tp=1): None for s in signatures}:
-        for length, before in product(_lengths(signature), DECODE_TOKENS):
-            batch = ServingBatch(signature, (length,) * signature.num_seqs[0], before)
+        for lengths, before in product(_batches(signature), DECODE_TOKENS):
+            batch = ServingBatch(signature, lengths, before)
             run = source.prepare(batch, batch.problem(device, fill=False)).run
             run()
         last.append(run)
@@ -49,8 +51,14 @@ def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.dev
     rehearse(last, device)
 
 
-def _lengths(signature: Signature) -> list[int]:
-    """Tokens a sequence, longest first."""
-    short, long = batch_lengths(signature)
-    odd = [] if signature.lengths == "chunk_aligned" else [long - 1, short - 1]
-    return sorted({length for length in (short, long, *odd) if length > 0}, reverse=True)
+def _batches(signature: Signature) -> Iterator[tuple[int, ...]]:
+    """Tokens of the sequences, most first."""
+    count = signature.num_seqs[0]
+    for length in reversed(batch_lengths(signature)):
+        yield (length,) * count
+        if signature.lengths == "chunk_aligned" or length == 1:
+            continue
+        if signature.is_cont_batched:
+            yield (*(length,) * (count - 1), length - 1)
+        else:
+            yield (length - 1,) * count

@@ -122,6 +122,7 @@ class PreparedScan:
     def _fit(self, counts: Counts) -> None:
         """Set what the counts decide: programs, and where the workspaces lie. All layers of a step
         share their counts."""
+        self._counts = None
         sizes = workspace(self._layout, counts, self._form)
         self._states_offset = aligned_up(sizes["decay_terms"])
         self._decay_offset = self._states_offset + aligned_up(sizes.get("states", 0))

@@ -170,13 +170,14 @@ def load(
                                 where=f"cuda:{index}", found=device.name, wanted=target.name,
                                 mend="build for this GPU, or load without strict")  # fmt: skip
         modules[index] = DeviceModules(bundle, device, target, selection)
-    recall.forget()
     loaded = LoadedBundle(bundle, modules)
     serve(loaded)
+    recall.forget()
     if warm:
         for index in indices:
             modules[index].load_all()
-            warm_up(selection.signatures(manifest), torch.device("cuda", index))
+            with torch.cuda.device(index):
+                warm_up(selection.signatures(manifest), torch.device("cuda", index))
     return loaded
 
 
@@ -190,12 +191,13 @@ def _load_engine(
     from ssd_aot.runtime.engine_loading import load_engine
     from ssd_aot.runtime.engine_warming import warm_up_engine
 
-    loaded = load_engine(bundle, strict=strict, named=path)
+    device = torch.device("cuda", _current_device()) if warm else None
     # Without a device there is nothing to look up for yet, and none is touched to find out.
-    if warm or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    in_use = warm or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    loaded = load_engine(bundle, strict=strict, named=path, device_in_use=in_use)
+    if in_use:
         loaded.preload(selection.needs, load_modules=warm)
-    if warm:
-        device = torch.device("cuda", _current_device())
+    if device is not None:
         warm_up_engine(bundle.manifest.source.name, selection.signatures(bundle.manifest), device)
     return loaded
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,9 @@ from ssd_aot.signatures import Signature
 SHORT_TOKENS = 128
 LONG_TOKENS = 1024
 """Longer than what one sequence walks: reaches the segmented form where a signature has it."""
+
+REHEARSED = 8
+"""Short calls kept for the end, with their tensors: as many as a shipped model has signatures."""
 
 REHEARSALS = 8
 """Rounds at the end, after which the first request's call finds the code for it in the processor's
@@ -24,19 +28,18 @@ def warm_up(signatures: Sequence[Signature], device: torch.device) -> None:
     That loads modules, lays out argument frames and lets calls with an engine's usual layouts
     skip their checks from the first one on.
     """
-    distinct = {replace(s, model="", tp=1, conv_kernel=0): None for s in signatures}
-    shorts = []
-    for signature in distinct:
-        short, long = batch_lengths(signature)
-        call = _call(signature, long, device)
-        # The second and third call go the short way, which serving will go.
-        for _ in range(3):
-            call()
-        shorts.append(_call(signature, short, device))
-    rehearse(shorts, device)
+    last: deque[Callable[[], object]] = deque(maxlen=REHEARSED)
+    for signature in {replace(s, model="", tp=1, conv_kernel=0): None for s in signatures}:
+        for length in reversed(batch_lengths(signature)):
+            call = _call(signature, length, device)
+            # The second and third call go the short way, which serving will go.
+            for _ in range(3):
+                call()
+        last.append(call)
+    rehearse(last, device)
 
 
-def rehearse(calls: Sequence[Callable[[], object]], device: torch.device) -> None:
+def rehearse(calls: Iterable[Callable[[], object]], device: torch.device) -> None:
     """Make the calls again and again, each as the first two layers of a step do."""
     module = torch.get_device_module(device)
     for _ in range(REHEARSALS):
