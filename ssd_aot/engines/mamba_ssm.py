@@ -7,18 +7,16 @@ called by itself, so D, z, dt_bias and seq_idx are what a signature says.
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import packed_batches, row_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import pass_over, scan_module
+from ssd_aot.engines.operation_modules import OperationEngine, pass_over, scan_module
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
 from ssd_aot.engines.shapes import convolution_input, filled, owners, projected, split
 from ssd_aot.problems import Problem, Results
@@ -29,28 +27,18 @@ from ssd_aot.targets import Target
 OPERATION = "mamba_ssm.ops.triton.ssd_combined"
 
 
-class MambaSsm:
+class MambaSsm(OperationEngine):
     name = "mamba_ssm"
     package = "mamba_ssm"
 
-    def __init__(self) -> None:
-        self._operation: Any = None
-
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        before = self._operation
         pass_over(("mamba_ssm", "mamba_ssm.ops"))
-        self._operation = scan_module(OPERATION).mamba_chunk_scan_combined
-        try:
+        with self._holding(scan_module(OPERATION).mamba_chunk_scan_combined):
             yield
-        finally:
-            self._operation = before
 
     def adopt(self) -> bool:
-        # A module that is being imported does not have it yet.
-        found = getattr(sys.modules.get(OPERATION), "mamba_chunk_scan_combined", None)
-        self._operation = found or self._operation
-        return found is not None
+        return self._adopt(OPERATION, "mamba_chunk_scan_combined")
 
     def refusal(self, signature: Signature) -> str:
         if signature.layout != "engine":

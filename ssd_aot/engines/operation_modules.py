@@ -1,4 +1,4 @@
-"""An engine's operation modules, imported without the packages above them.
+"""An engine's operation: its place, and its modules imported without the packages above them.
 
 What a package does at its import, loading libraries that want a driver above all, has no part in a
 launch. A package that is passed over is there for its folder alone; the modules themselves are
@@ -9,12 +9,35 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from ssd_aot.errors import HostError
+
+
+class OperationEngine:
+    """What engines share whose layers call one function of one module."""
+
+    def __init__(self) -> None:
+        self._operation: Any = None
+
+    @contextmanager
+    def _holding(self, operation: Any) -> Iterator[None]:
+        """The function in use until the end of the block."""
+        before, self._operation = self._operation, operation
+        try:
+            yield
+        finally:
+            self._operation = before
+
+    def _adopt(self, module: str, function: str) -> bool:
+        """Use what this process has imported; False where it has not, or is importing it still."""
+        found = getattr(sys.modules.get(module), function, None)
+        self._operation = found or self._operation
+        return found is not None
 
 
 def pass_over(packages: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ Facts of shapes and views are those of SGLang 0.5.23 (`layers/attention/mamba/ma
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import packed_batches
 from ssd_aot.engines.engine import Call
-from ssd_aot.engines.operation_modules import pass_over, scan_module
+from ssd_aot.engines.operation_modules import OperationEngine, pass_over, scan_module
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_without_memory
 from ssd_aot.engines.shapes import (
     convolution_input,
@@ -45,28 +44,18 @@ PASSED_OVER = (
 OPERATION = "sglang.kernels.ops.mamba.triton_ops.ssd_combined"
 
 
-class Sglang:
+class Sglang(OperationEngine):
     name = "sglang"
     package = "sglang"
 
-    def __init__(self) -> None:
-        self._operation: Any = None
-
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
-        before = self._operation
         pass_over(PASSED_OVER)
-        self._operation = scan_module(OPERATION).mamba_chunk_scan_combined
-        try:
+        with self._holding(scan_module(OPERATION).mamba_chunk_scan_combined):
             yield
-        finally:
-            self._operation = before
 
     def adopt(self) -> bool:
-        # A module that is being imported does not have it yet.
-        found = getattr(sys.modules.get(OPERATION), "mamba_chunk_scan_combined", None)
-        self._operation = found or self._operation
-        return found is not None
+        return self._adopt(OPERATION, "mamba_chunk_scan_combined")
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:

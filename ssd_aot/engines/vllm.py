@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ssd_aot.engines.engine import Call
+from ssd_aot.engines.operation_modules import OperationEngine
 from ssd_aot.engines.presenting import device_name
 from ssd_aot.engines.scenarios import Scenario, scenarios
 from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
@@ -35,19 +35,15 @@ INDEX_COLUMNS = (1, 2)
 """Columns of the table of state slots: one, and one more for each speculative token."""
 
 
-class Vllm:
+class Vllm(OperationEngine):
     name = "vllm"
     package = "vllm"
-
-    def __init__(self) -> None:
-        self._operation: Any = None
 
     @contextmanager
     def imported(self, target: Target) -> Iterator[None]:
         platforms: Any = importlib.import_module("vllm.platforms")
         platforms._current_platform = _platform(target)
-        before = self._operation
-        self._operation = importlib.import_module(OPERATION).mamba_chunk_scan_combined_varlen
+        operation = importlib.import_module(OPERATION).mamba_chunk_scan_combined_varlen
         kernel = importlib.import_module(
             OPERATION.replace("combined", "chunk_scan")
         )._chunk_scan_fwd_kernel
@@ -59,16 +55,11 @@ class Vllm:
                 wanted="kernels under triton.autotune",
                 mend="unset what makes vLLM leave Triton out, such as VLLM_TARGET_DEVICE=cpu",
             )
-        try:
+        with self._holding(operation):
             yield
-        finally:
-            self._operation = before
 
     def adopt(self) -> bool:
-        # A module that is being imported does not have it yet.
-        found = getattr(sys.modules.get(OPERATION), "mamba_chunk_scan_combined_varlen", None)
-        self._operation = found or self._operation
-        return found is not None
+        return self._adopt(OPERATION, "mamba_chunk_scan_combined_varlen")
 
     def refusal(self, signature: Signature) -> str:
         if not signature.is_cont_batched:
