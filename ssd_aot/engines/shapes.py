@@ -3,14 +3,14 @@ convolution, from their first row on. On the meta device they are shapes alone."
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from ssd_aot.engines.chunked_batches import pieces_of
 from ssd_aot.problems import Problem
-from ssd_aot.serving_tensors import DTYPES
+from ssd_aot.serving_tensors import DTYPES, indices
 from ssd_aot.signatures import Signature
 
 
@@ -71,7 +71,3 @@ def pieces(problem: Problem) -> tuple[Tensor, Tensor]:
     found = pieces_of(problem.lengths, problem.signature.chunk_size)
     chunks, tokens = (indices(values, problem.x.device) for values in zip(*found, strict=True))
     return chunks, tokens
-
-
-def indices(values: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device=device)

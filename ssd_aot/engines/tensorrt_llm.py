@@ -27,7 +27,6 @@ from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch, call_witho
 from ssd_aot.engines.shapes import (
     convolution_input,
     filled,
-    indices,
     owners,
     pieces,
     projected,
@@ -36,6 +35,7 @@ from ssd_aot.engines.shapes import (
 )
 from ssd_aot.errors import HostError
 from ssd_aot.problems import Problem, Results
+from ssd_aot.serving_tensors import indices
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
 
