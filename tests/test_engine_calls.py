@@ -16,10 +16,10 @@ from engine_modules import engine_folder, importable
 from engine_tuning_builders import plan, pruned_at
 from signature_builders import signature
 
-from ssd_aot.engines.engine import ENGINES, engine
+from ssd_aot.engines.engine import ENGINES, Engine, engine
 from ssd_aot.engines.groups import TuningGroup, tuning_groups
 from ssd_aot.engines.process import EngineProcess
-from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch, check_batches
+from ssd_aot.engines.serving_calls import ServingBatch, check_batches
 from ssd_aot.engines.tracing import Reached
 from ssd_aot.engines.tuning_plan import PlannedGroup, every_check, plan_groups
 from ssd_aot.errors import HostError
@@ -231,5 +231,5 @@ def test_a_module_that_is_being_imported_is_not_adopted(
 
     measured = engine(name)
 
-    assert isinstance(measured, MeasuredEngine)
+    assert isinstance(measured, Engine)
     assert not measured.adopt()

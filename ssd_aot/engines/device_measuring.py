@@ -11,7 +11,7 @@ import torch
 
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.groups import TuningGroup
-from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch
+from ssd_aot.engines.serving_calls import ServingBatch
 from ssd_aot.launches import Configuration
 from ssd_aot.problems import Problem, Results
 from ssd_aot.targets import Target
@@ -42,7 +42,6 @@ class EngineDevice:
 
             load_engine(Bundle.open(candidates))
         source = engine(name)
-        assert isinstance(source, MeasuredEngine)
         self._engine = source
         self._open = ExitStack()
         self._open.enter_context(source.imported(target))

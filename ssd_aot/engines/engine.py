@@ -7,11 +7,15 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ssd_aot.errors import HostError, UsageError
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
+
+if TYPE_CHECKING:
+    from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
+    from ssd_aot.problems import Problem
 
 Call = Callable[[], object]
 """One call of the engine's own operation on tensors without memory."""
@@ -19,6 +23,7 @@ Call = Callable[[], object]
 ENGINES = ("vllm", "sglang", "mamba_ssm", "tensorrt_llm")
 
 
+@runtime_checkable
 class Engine(Protocol):
     """One module of `engines` each: `ssd_aot.engines.NAME`."""
 
@@ -41,6 +46,16 @@ class Engine(Protocol):
     def calls(self, signature: Signature) -> Iterator[Call]:
         """The calls that serving can reach under a signature, thinned to those whose arguments
         can differ in type or class."""
+        ...
+
+    def adopt(self) -> bool:
+        """Let `prepare` call the operation as this process has imported it; False where it has not,
+        or is importing it still."""
+        ...
+
+    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
+        """The call that a layer makes for a batch, whose problem that is; inside `imported`, or
+        once `adopt` was true."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -59,22 +59,7 @@ class PreparedCall:
         return self.gather(self.run())
 
 
-@runtime_checkable
-class MeasuredEngine(Engine, Protocol):
-    """An engine whose operation can be called on real tensors, too."""
-
-    def adopt(self) -> bool:
-        """Let `prepare` call the operation as this process has imported it; False where it has
-        not."""
-        ...
-
-    def prepare(self, batch: ServingBatch, problem: Problem) -> PreparedCall:
-        """The call that a layer makes for a batch, whose problem that is; inside `imported`, or
-        once `adopt` was true."""
-        ...
-
-
-def call_without_memory(engine: MeasuredEngine, batch: ServingBatch) -> None:
+def call_without_memory(engine: Engine, batch: ServingBatch) -> None:
     """What `prepare` makes of a batch, called on the meta device."""
     engine.prepare(batch, batch.problem("meta")).run()
 

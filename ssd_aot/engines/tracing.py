@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ssd_aot.engines.engine import engine
 from ssd_aot.engines.presenting import presented
-from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch
+from ssd_aot.engines.serving_calls import ServingBatch
 from ssd_aot.errors import HostError
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import Target
@@ -70,12 +70,8 @@ nothing where it has none."""
 def trace_batches(
     name: str, target: Target, batches: Sequence[ServingBatch]
 ) -> tuple[Reached, ...]:
-    """What each batch reaches; for a process of its own, as `trace_engine`.
-
-    The engine is one that can be measured.
-    """
+    """What each batch reaches; for a process of its own, as `trace_engine`."""
     source = engine(name)
-    assert isinstance(source, MeasuredEngine)
     seen: list[CapturedLaunch] = []
     found: list[Reached] = []
     with ExitStack() as stack:

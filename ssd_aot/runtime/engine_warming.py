@@ -23,8 +23,7 @@ DECODE_TOKENS = (1, 0)
 
 def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.device) -> None:
     """Run batches of each distinct signature through the operation of the engine of that name, as
-    this process has imported it; nothing where it has not, and for engines whose operation cannot
-    be called from here.
+    this process has imported it; nothing where it has not.
 
     The batches are of the fewest sequences that the signature has, short and long, of multiples of
     16 tokens and of others, on uninitialised memory. In strict mode a launch that the bundle lacks
@@ -32,12 +31,12 @@ def warm_up_engine(name: str, signatures: Sequence[Signature], device: torch.dev
     """
     # Imported here: only a warm load needs them.
     from ssd_aot.engines.engine import ENGINES, engine
-    from ssd_aot.engines.serving_calls import MeasuredEngine, ServingBatch
+    from ssd_aot.engines.serving_calls import ServingBatch
 
     if name not in ENGINES:  # A recording is of any program.
         return
     source = engine(name)
-    if not isinstance(source, MeasuredEngine) or not source.adopt():
+    if not source.adopt():
         return
     last: deque[Callable[[], object]] = deque(maxlen=REHEARSED)
     for signature in {replace(s, model="", tp=1): None for s in signatures}:

@@ -21,8 +21,8 @@ import torch
 
 import ssd_aot
 from ssd_aot.bundle.store import Bundle
-from ssd_aot.engines.engine import engine
-from ssd_aot.engines.serving_calls import MeasuredEngine, PreparedCall, ServingBatch
+from ssd_aot.engines.engine import Engine, engine
+from ssd_aot.engines.serving_calls import PreparedCall, ServingBatch
 from ssd_aot.measurement.running import TOLERANCE, relative_error
 from ssd_aot.problems import Problem, Results
 from ssd_aot.signatures import Signature
@@ -61,7 +61,7 @@ class Counters:
 
 
 def prepared(
-    source: MeasuredEngine, signature: Signature, lengths: tuple[int, ...], number: int = 0
+    source: Engine, signature: Signature, lengths: tuple[int, ...], number: int = 0
 ) -> tuple[PreparedCall, Problem]:
     """A layer's call, and its problem."""
     if not signature.is_cont_batched:
@@ -93,9 +93,7 @@ def warm_allocator() -> None:
     del [torch.empty(2**28, dtype=torch.uint8, device="cuda") for _ in range(8)][:]
 
 
-def run_signatures(
-    source: MeasuredEngine, signatures: list[Signature], judged: bool
-) -> dict[str, Any]:
+def run_signatures(source: Engine, signatures: list[Signature], judged: bool) -> dict[str, Any]:
     """Every signature once, `judged` by the recurrence; the first of them again for the time of a
     later call."""
     first, _ = call_of(source, signatures, 0)
@@ -117,7 +115,7 @@ def run_signatures(
 
 
 def call_of(
-    source: MeasuredEngine, signatures: list[Signature], number: int
+    source: Engine, signatures: list[Signature], number: int
 ) -> tuple[PreparedCall, Problem]:
     signature = signatures[number]
     return prepared(source, signature, LENGTHS[min(signature.num_seqs[0], 2)], number)
@@ -128,9 +126,7 @@ FULL_STEPS = ((8192,), (7000,), (5555,)), ((4096, 4096), (5000, 3000), (1234, 43
 """Tokens of the sequences of prefill steps, of fresh sequences and of cached prefixes."""
 
 
-def run_batches(
-    source: MeasuredEngine, signatures: list[Signature], judged: bool
-) -> dict[str, Any]:
+def run_batches(source: Engine, signatures: list[Signature], judged: bool) -> dict[str, Any]:
     """300 prefill batches through all layers, the first with a cached prefix in the middle: the
     seconds they take."""
     model = [s for s in signatures if s.tp == signatures[0].tp and s.state_dtype == "fp32"]
@@ -167,7 +163,7 @@ def choose(kernel: str, stored: dict[str, Any]) -> None:
 def main(path: str, mode: str, workload: str) -> None:
     bundle = Bundle.open(path)
     source = engine(bundle.manifest.source.name)
-    assert isinstance(source, MeasuredEngine)
+    assert isinstance(source, Engine)
     counters = Counters()
     torch.zeros(1, device="cuda")
     began = time.perf_counter()

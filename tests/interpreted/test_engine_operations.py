@@ -15,8 +15,8 @@ from engine_modules import engine_folder, importable
 from signature_builders import signature
 
 from ssd_aot.engines import mamba_ssm, sglang, tensorrt_llm, vllm
-from ssd_aot.engines.engine import ENGINES, engine
-from ssd_aot.engines.serving_calls import MeasuredEngine, check_batches
+from ssd_aot.engines.engine import ENGINES, Engine, engine
+from ssd_aot.engines.serving_calls import check_batches
 from ssd_aot.measurement.running import judge_results
 from ssd_aot.signatures import Signature
 from ssd_aot.targets import target
@@ -60,7 +60,7 @@ class Smallest(dict[Any, Any]):
 @pytest.fixture(scope="module")
 def measured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MeasuredEngine]:
+) -> Iterator[Engine]:
     """An engine by its operation modules, each tuner with its smallest tiles."""
     name = request.param
     folder = engine_folder(name)
@@ -81,7 +81,7 @@ def measured(
             for kernel in vars(module).values():
                 if hasattr(kernel, "configs"):
                     kernel.cache = Smallest(kernel)
-        assert isinstance(found, MeasuredEngine)
+        assert isinstance(found, Engine)
         yield found
 
 
@@ -91,7 +91,7 @@ def measured(
     ids=lambda value: getattr(value, "id", value),
     indirect=["measured"],
 )
-def test_each_batch_is_right_in_poisoned_memory(measured: MeasuredEngine, one: Signature) -> None:
+def test_each_batch_is_right_in_poisoned_memory(measured: Engine, one: Signature) -> None:
     for batch in check_batches(one):
         problem = batch.problem("cpu")
         with PoisonedMemory():  # type: ignore[no-untyped-call]
