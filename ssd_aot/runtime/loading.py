@@ -174,10 +174,11 @@ def load(
     serve(loaded)
     recall.forget()
     if warm:
+        signatures = selection.signatures(manifest)
         for index in indices:
             modules[index].load_all()
             with torch.cuda.device(index):
-                warm_up(selection.signatures(manifest), torch.device("cuda", index))
+                warm_up(signatures, torch.device("cuda", index))
     return loaded
 
 
