@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 PLACE = Path(__file__).parent.parent / ".engines"
+FIXTURE = Path(__file__).parent / "fixture_engine"
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,21 @@ def importable(name: str, folder: Path, scratch: Path) -> Iterator[None]:
         for module in [m for m in sys.modules if m.partition(".")[0] == name]:
             if module not in modules:
                 del sys.modules[module]
+
+
+@contextmanager
+def importable_engine(name: str, scratch: Path) -> Iterator[None]:
+    """The engine's own modules; TensorRT-LLM's stand-in where none are named. The test is skipped
+    where there are none."""
+    import pytest
+
+    folder = engine_folder(name)
+    if folder is None:
+        if name != "tensorrt_llm":
+            pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
+        folder = FIXTURE
+    with importable(name, folder, scratch):
+        yield
 
 
 def fetch(name: str) -> None:

@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from engine_modules import engine_folder, importable
+from engine_modules import FIXTURE, importable, importable_engine
 from signature_builders import signature
 
 from ssd_aot.engines.chunked_batches import PackedBatch, RowBatch
@@ -19,7 +19,6 @@ from ssd_aot.signatures import Signature
 from ssd_aot.targets import target
 from ssd_aot.triton_compat import CapturedLaunch
 
-FIXTURE = Path(__file__).parent / "fixture_engine"
 MANY = signature(num_seqs=(2, 64), max_num_batched_tokens=4096)
 ODD_ROWS = signature(nheads=4, ngroups=1, num_seqs=(1, 64), max_num_batched_tokens=2048)
 ROWS = {"is_cont_batched": False, "num_seqs": (1, 8), "max_num_batched_tokens": 4096}
@@ -34,12 +33,7 @@ Traced = list[CapturedLaunch]
 def traced(name: str, scratch: Path, *signatures: Signature, gpu: str = "h200") -> Traced:
     """What an engine launches under the signatures, by its modules alone; the test is skipped
     where they are not here."""
-    folder = engine_folder(name)
-    if folder is None:
-        if name != "tensorrt_llm":
-            pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
-        folder = FIXTURE
-    with importable(name, folder, scratch):
+    with importable_engine(name, scratch):
         return [found.captured for found in trace_engine(name, target(gpu), signatures)]
 
 

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_builders import H200
-from engine_modules import engine_folder, importable
+from engine_modules import FIXTURE, importable, importable_engine
 from fuzzing_builders import spec_of
 
 from ssd_aot.engines.process import EngineProcess
@@ -29,7 +28,6 @@ from ssd_aot.plan import Plan
 from ssd_aot.spec import Spec
 from ssd_aot.targets import target
 
-FIXTURE = Path(__file__).parent / "fixture_engine"
 ENGINES = ("vllm", "sglang", "mamba_ssm", "tensorrt_llm")
 
 SMALL = """\
@@ -56,19 +54,6 @@ models: {small: {nheads: 4, headdim: 64, dstate: 64, ngroups: 1}}
 matrix: {IS_CONT_BATCHED: [false], num_seqs: [1, 2..8]}
 """
 OPTIONS = ROWS.replace("2..8]", "2..8], z: [true], D: [none, headdim], seq_idx: [false, true]")
-
-
-@contextmanager
-def importable_engine(name: str, scratch: Path) -> Iterator[None]:
-    """The engine's own modules; TensorRT-LLM's stand-in where none are named. The test is skipped
-    where there are none."""
-    folder = engine_folder(name)
-    if folder is None:
-        if name != "tensorrt_llm":
-            pytest.skip(f"no modules of {name} here: python tests/engine_modules.py {name}")
-        folder = FIXTURE
-    with importable(name, folder, scratch):
-        yield
 
 
 def planned(spec: Spec) -> tuple[Launch, ...]:
